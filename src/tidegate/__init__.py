@@ -1,0 +1,158 @@
+"""Tidegate: stateful stream jobs in Python on Spark, with Flink's checkpoint barriers.
+
+    import tidegate as tg
+
+Names are loaded when they are first used: the worker daemon (spark/daemon.py) must set its environment before numpy and
+pyarrow are imported, and `python -m tidegate.spark.daemon` imports this module first.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidegate.api.aggregates import AggregateFunction
+    from tidegate.api.environment import StreamEnvironment
+    from tidegate.api.functions import (
+        Context,
+        CoProcessFunction,
+        KeyedBatchFunction,
+        KeyedCoProcessFunction,
+        KeyedProcessFunction,
+        OutputTag,
+        ProcessFunction,
+    )
+    from tidegate.api.streams import ConnectedStreams, DataStream, KeyedStream
+    from tidegate.client import JobClient
+    from tidegate.connectors.collect_sink import CollectSink
+    from tidegate.connectors.collection import Collection
+    from tidegate.connectors.contract import (
+        CommitOutcome,
+        Committer,
+        ReaderContext,
+        Sink,
+        SinkWriter,
+        Source,
+        SourceReader,
+        Split,
+        WriterContext,
+    )
+    from tidegate.connectors.file_sink import FileSink
+    from tidegate.connectors.files_source import Files
+    from tidegate.connectors.generator import DataGenerator
+    from tidegate.connectors.print_sink import PrintSink
+    from tidegate.connectors.sequence import NumberSequence
+    from tidegate.connectors.socket import SocketText
+    from tidegate.coordinator.observing import JobStatus
+    from tidegate.errors import (
+        CheckpointDamaged,
+        ConfigurationError,
+        JobFailed,
+        StorageError,
+        TidegateError,
+        UserCodeFailed,
+    )
+    from tidegate.state.declarations import ListState, MapState, ValueState
+    from tidegate.types import Pickled
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AggregateFunction": "tidegate.api.aggregates",
+    "StreamEnvironment": "tidegate.api.environment",
+    "Context": "tidegate.api.functions",
+    "CoProcessFunction": "tidegate.api.functions",
+    "KeyedBatchFunction": "tidegate.api.functions",
+    "KeyedCoProcessFunction": "tidegate.api.functions",
+    "KeyedProcessFunction": "tidegate.api.functions",
+    "OutputTag": "tidegate.api.functions",
+    "ProcessFunction": "tidegate.api.functions",
+    "ConnectedStreams": "tidegate.api.streams",
+    "DataStream": "tidegate.api.streams",
+    "KeyedStream": "tidegate.api.streams",
+    "JobClient": "tidegate.client",
+    "CollectSink": "tidegate.connectors.collect_sink",
+    "Collection": "tidegate.connectors.collection",
+    "CommitOutcome": "tidegate.connectors.contract",
+    "Committer": "tidegate.connectors.contract",
+    "ReaderContext": "tidegate.connectors.contract",
+    "Sink": "tidegate.connectors.contract",
+    "SinkWriter": "tidegate.connectors.contract",
+    "Source": "tidegate.connectors.contract",
+    "SourceReader": "tidegate.connectors.contract",
+    "Split": "tidegate.connectors.contract",
+    "WriterContext": "tidegate.connectors.contract",
+    "FileSink": "tidegate.connectors.file_sink",
+    "Files": "tidegate.connectors.files_source",
+    "DataGenerator": "tidegate.connectors.generator",
+    "PrintSink": "tidegate.connectors.print_sink",
+    "NumberSequence": "tidegate.connectors.sequence",
+    "SocketText": "tidegate.connectors.socket",
+    "JobStatus": "tidegate.coordinator.observing",
+    "CheckpointDamaged": "tidegate.errors",
+    "ConfigurationError": "tidegate.errors",
+    "JobFailed": "tidegate.errors",
+    "StorageError": "tidegate.errors",
+    "TidegateError": "tidegate.errors",
+    "UserCodeFailed": "tidegate.errors",
+    "ListState": "tidegate.state.declarations",
+    "MapState": "tidegate.state.declarations",
+    "ValueState": "tidegate.state.declarations",
+    "Pickled": "tidegate.types",
+}
+
+__all__ = [
+    "AggregateFunction",
+    "CheckpointDamaged",
+    "CoProcessFunction",
+    "CollectSink",
+    "Collection",
+    "CommitOutcome",
+    "Committer",
+    "ConfigurationError",
+    "ConnectedStreams",
+    "Context",
+    "DataGenerator",
+    "DataStream",
+    "FileSink",
+    "Files",
+    "JobClient",
+    "JobFailed",
+    "JobStatus",
+    "KeyedBatchFunction",
+    "KeyedCoProcessFunction",
+    "KeyedProcessFunction",
+    "KeyedStream",
+    "ListState",
+    "MapState",
+    "NumberSequence",
+    "OutputTag",
+    "Pickled",
+    "PrintSink",
+    "ProcessFunction",
+    "ReaderContext",
+    "Sink",
+    "SinkWriter",
+    "SocketText",
+    "Source",
+    "SourceReader",
+    "Split",
+    "StorageError",
+    "StreamEnvironment",
+    "TidegateError",
+    "UserCodeFailed",
+    "ValueState",
+    "WriterContext",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tidegate' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

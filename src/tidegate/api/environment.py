@@ -1,0 +1,192 @@
+"""Where a job begins: sources, settings, execute. Driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Optional
+
+from tidegate.api.overrides import current_overrides
+from tidegate.api.streams import DataStream, add_operator
+from tidegate.config import JobConfig, RestartSettings
+from tidegate.connectors.collection import Collection
+from tidegate.connectors.contract import Source
+from tidegate.connectors.sequence import NumberSequence
+from tidegate.durations import Duration, seconds
+from tidegate.errors import ConfigurationError
+from tidegate.graph.logical import MAIN_OUTPUT, LogicalGraph
+from tidegate.graph.specs import SourceSpec
+from tidegate.storage.paths import JobPaths
+from tidegate.types import record_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidegate.client import JobClient
+
+
+class StreamEnvironment:
+    """A job: its name, its operators, its settings.
+
+        env = tg.StreamEnvironment("word-count", parallelism=2)
+        env.checkpointing(every="1s", storage="file:///tmp/word-count")
+        ...
+        env.execute()
+
+    Without `spark`, a session with the right settings is made when the job starts: on `master`, or on this machine. A
+    session that is given must have been made with them, else it is refused, naming what to set.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        parallelism: int = 1,
+        spark: Optional[SparkSession] = None,
+        master: Optional[str] = None,
+        spark_conf: Optional[dict[str, str]] = None,
+    ) -> None:
+        JobPaths(name)  # refuses a name that cannot be a folder
+        if not isinstance(parallelism, int) or parallelism < 1:
+            raise ConfigurationError(f"parallelism must be a positive integer, not {parallelism!r}")
+        self.name = name
+        self._parallelism = parallelism
+        self._spark = spark
+        self._spark_conf = dict(spark_conf or {})
+        self._graph = LogicalGraph()
+        self._config = JobConfig(master=master)
+        self._crash_points: Any = None  #: set by tidegate.testing
+
+    # -- settings -----------------------------------------------------------------------------------------------------
+
+    def checkpointing(
+        self,
+        *,
+        every: Optional[Duration] = None,
+        storage: str,
+        timeout: Duration = "10min",
+        min_pause: Duration = "0s",
+        max_concurrent: int = 1,
+        tolerable_failures: int = 0,
+        retained: int = 1,
+        resume: Optional[str] = None,
+        allow_dropped_state: bool = False,
+    ) -> StreamEnvironment:
+        """Checkpoint the job every so often into `storage` (file:///..., s3://..., gs://..., az://...).
+
+        `resume="latest"` continues where the last run left off, if there was one; a path or "chk-17" continues from that
+        checkpoint. Without it, a folder in which the job has run before is refused.
+        """
+        self._config = replace(
+            self._config,
+            interval_s=None if every is None else seconds(every, "checkpointing(every=...)"),
+            storage=storage,
+            timeout_s=seconds(timeout, "checkpointing(timeout=...)"),
+            min_pause_s=seconds(min_pause, "checkpointing(min_pause=...)"),
+            max_concurrent=max_concurrent,
+            tolerable_failures=tolerable_failures,
+            retained=retained,
+            resume=resume,
+            allow_dropped_state=allow_dropped_state,
+        )
+        self._config.validate()
+        return self
+
+    def restart_strategy(
+        self,
+        kind: str,
+        *,
+        attempts: Optional[int] = None,
+        delay: Duration = "1s",
+        max_delay: Duration = "1min",
+        max_failures: int = 1,
+        interval: Duration = "1min",
+        reset_after: Duration = "1h",
+    ) -> StreamEnvironment:
+        """"exponential-delay" (the default with checkpoints; the first restart waits 0), "fixed-delay", "failure-rate" or
+        "none"."""
+        self._config = replace(
+            self._config,
+            restart=RestartSettings(
+                kind=kind,
+                attempts=attempts,
+                delay_s=seconds(delay, "restart_strategy(delay=...)"),
+                max_delay_s=seconds(max_delay, "restart_strategy(max_delay=...)"),
+                max_failures=max_failures,
+                interval_s=seconds(interval, "restart_strategy(interval=...)"),
+                reset_after_s=seconds(reset_after, "restart_strategy(reset_after=...)"),
+            ),
+        )
+        self._config.restart.strategy(True)  # refuses an unknown kind here, at the user's line
+        return self
+
+    def buffer_timeout(self, timeout: Duration) -> StreamEnvironment:
+        """How long a record may wait for others to share its frame. Lower: quicker; higher: more throughput."""
+        self._config = replace(self._config, buffer_timeout_s=seconds(timeout, "buffer_timeout"))
+        return self
+
+    # -- sources ------------------------------------------------------------------------------------------------------
+
+    def from_source(
+        self, source: Source, *, uid: str, name: Optional[str] = None, parallelism: Optional[int] = None,
+        returns: Any = None,
+    ) -> DataStream:  # fmt: skip
+        """Any source: one of tidegate's, or your own. `uid` is needed: its position is found again by it."""
+        if not isinstance(source, Source):
+            raise ConfigurationError(f"from_source needs a tidegate.Source, not {type(source).__name__}")
+        out = record_type(source.record_type if returns is None else returns)
+        new = add_operator(
+            self, SourceSpec(source), name or type(source).__name__, {MAIN_OUTPUT: out}, uid, parallelism, None, []
+        )
+        return DataStream(self, [(new, MAIN_OUTPUT)], out)
+
+    def from_collection(
+        self, items: Iterable[Any], *, uid: str, type: Any = None, parallelism: Optional[int] = None
+    ) -> DataStream:
+        """The items of a list, in order for each of its parts. Bounded."""
+        return self.from_source(Collection(list(items), type), uid=uid, name="collection", parallelism=parallelism)
+
+    def from_sequence(self, start: int, end: int, *, uid: str, parallelism: Optional[int] = None) -> DataStream:
+        """The integers from start to end, both included. Bounded."""
+        return self.from_source(NumberSequence(start, end), uid=uid, name="sequence", parallelism=parallelism)
+
+    def from_dataframe(self, frame: DataFrame, *, uid: str, parallelism: Optional[int] = None) -> DataStream:
+        """The rows of a Spark DataFrame. It is written as Parquet into the job's folder first (a Spark job before the
+        stream), because a row number of a partition that Spark recomputes is no position to come back to. Bounded."""
+        from tidegate.spark.dataframes import DataFrameSource
+
+        return self.from_source(
+            DataFrameSource(frame, self.name, uid), uid=uid, name="dataframe", parallelism=parallelism
+        )
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def execute(self, *, resume: Optional[str] = None) -> JobClient:
+        """Run the job and wait for its end. :raises JobFailed: when it fails for good."""
+        client = self.execute_async(resume=resume)
+        client.wait(cancel_on_interrupt=True)
+        return client
+
+    def execute_async(self, *, resume: Optional[str] = None) -> JobClient:
+        """Start the job; the client knows its status, waits, cancels, lists checkpoints."""
+        from tidegate.launch import launch
+
+        return launch(self, self.config(resume))
+
+    def config(self, resume: Optional[str] = None) -> JobConfig:
+        """All settings, with what the command line overrides."""
+        config = self._config if resume is None else replace(self._config, resume=resume)
+        return current_overrides()(config)
+
+    @property
+    def parallelism(self) -> int:
+        return self.config().parallelism or self._parallelism
+
+    def explain(self) -> str:
+        """The plan as text: layers, chains, edges, types, slots needed."""
+        from tidegate.graph.explain import explain_plan
+        from tidegate.graph.plan import plan_job
+
+        return explain_plan(plan_job(self.name, self._graph, self.parallelism))
+
+

@@ -1,0 +1,114 @@
+"""The functions a user writes. They run on the executors, one instance for each subtask, in the task's thread.
+
+Only declared state is saved in checkpoints. A plain attribute (`self.seen = set()`) is not: it is empty again after every
+restart, and results that lean on it are wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Optional
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Context:
+    """What a function may ask while it works on a record."""
+
+    __slots__ = ("_emit_side", "job", "key", "name", "parallelism", "restored", "subtask", "timestamp", "uid")
+
+    def __init__(self, job: str, uid: str, name: str, subtask: int, parallelism: int, restored: bool) -> None:
+        self.job = job
+        self.uid = uid
+        self.name = name
+        self.subtask = subtask  #: 0 .. parallelism-1
+        self.parallelism = parallelism
+        self.restored = restored  #: True when this attempt continues from a checkpoint
+        self.key: Any = None  #: the current key, on keyed streams
+        self.timestamp: int | None = None  #: event time in ms, where the stream has it
+        self._emit_side: Any = None
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        """Emit to a side output."""
+        self._emit_side(tag.name, value)
+
+
+class OutputTag:
+    """Names a side output and its type: `late = tg.OutputTag("late", str)`."""
+
+    __slots__ = ("name", "type")
+
+    def __init__(self, name: str, type: Any = None) -> None:
+        if not name:
+            raise ValueError("an output tag needs a name")
+        self.name = name
+        self.type = type
+
+    def __repr__(self) -> str:
+        return f"OutputTag({self.name!r})"
+
+
+class _Function:
+    """The life of a function: open, records, end_input (bounded input only), close."""
+
+    def open(self, ctx: Context) -> None:
+        """Before the first record of each attempt. State that was declared is already restored."""
+
+    def end_input(self, ctx: Context) -> Optional[Iterable[Any]]:
+        """All input has ended; may emit. Runs once over all restores."""
+        return None
+
+    def close(self) -> None:
+        """At the end of an attempt, also after a failure. Must not emit."""
+
+
+class ProcessFunction(_Function):
+    """One record in, any number out; no keyed state."""
+
+    def process_element(self, value: Any, ctx: Context) -> Optional[Iterable[Any]]:
+        raise NotImplementedError(f"{type(self).__name__} must define process_element(self, value, ctx)")
+
+
+class KeyedProcessFunction(_Function):
+    """One record in, any number out, with state for each key.
+
+    class CountWords(tg.KeyedProcessFunction):
+        count = tg.ValueState(int, default=0)
+
+        def process_element(self, word, ctx):
+            n = self.count.get() + 1
+            self.count.set(n)
+            yield (word, n)
+    """
+
+    def process_element(self, value: Any, ctx: Context) -> Optional[Iterable[Any]]:
+        raise NotImplementedError(f"{type(self).__name__} must define process_element(self, value, ctx)")
+
+
+class KeyedBatchFunction(_Function):
+    """Whole Arrow batches, with vectorised access to the state of all their keys.
+
+    class Total(tg.KeyedBatchFunction):
+        total = tg.ValueState(int, default=0)
+
+        def process_batch(self, keys, batch, ctx):
+            self.total.add_many(keys, batch.column("amount"))
+    """
+
+    def process_batch(self, keys: pa.Array, batch: pa.RecordBatch, ctx: Context) -> Optional[pa.RecordBatch]:
+        raise NotImplementedError(f"{type(self).__name__} must define process_batch(self, keys, batch, ctx)")
+
+
+class CoProcessFunction(_Function):
+    """Two inputs of different types, without keyed state."""
+
+    def process_element1(self, value: Any, ctx: Context) -> Optional[Iterable[Any]]:
+        raise NotImplementedError(f"{type(self).__name__} must define process_element1(self, value, ctx)")
+
+    def process_element2(self, value: Any, ctx: Context) -> Optional[Iterable[Any]]:
+        raise NotImplementedError(f"{type(self).__name__} must define process_element2(self, value, ctx)")
+
+
+class KeyedCoProcessFunction(CoProcessFunction):
+    """Two keyed inputs that share the state of their common key."""

@@ -1,0 +1,386 @@
+"""Streams: what the user chains transformations on. Driver only; builds the logical graph, runs nothing."""
+
+from __future__ import annotations
+
+import operator as op
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+import pyarrow as pa
+
+from tidegate.api import aggregates
+from tidegate.api.functions import (
+    CoProcessFunction,
+    KeyedBatchFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    OutputTag,
+    ProcessFunction,
+)
+from tidegate.api.keys import make_key_selector
+from tidegate.api.user_line import calling_line
+from tidegate.connectors.collect_sink import CollectSink
+from tidegate.connectors.contract import Sink
+from tidegate.connectors.file_sink import FileSink
+from tidegate.connectors.print_sink import PrintSink
+from tidegate.errors import ConfigurationError, GraphError, TypeDeclarationError
+from tidegate.graph import specs
+from tidegate.graph.logical import MAIN_OUTPUT, Edge, Operator, Partitioning
+from tidegate.ids import OperatorUid
+from tidegate.state.key_selector import KeySelector
+from tidegate.types import Pickled, RecordType, record_type, return_annotation_of
+
+if TYPE_CHECKING:
+    from tidegate.api.environment import StreamEnvironment
+
+FieldName = Union[str, int]
+
+
+class DataStream:
+    """Records of one output, or of several (union), with the way they reach the next operator."""
+
+    def __init__(
+        self,
+        env: StreamEnvironment,
+        inputs: list[tuple[OperatorUid, str]],
+        type: RecordType,
+        partitioning: Partitioning = Partitioning.FORWARD,
+    ) -> None:
+        self._env = env
+        self._inputs = inputs
+        self._type = type
+        self._partitioning = partitioning
+
+    @property
+    def type(self) -> RecordType:
+        """The type of the stream's records."""
+        return self._type
+
+    # -- transformations --------------------------------------------------------------------------------------------
+
+    def map(
+        self, function: Callable[[Any], Any], *, returns: Any = None, uid: Optional[str] = None,
+        name: Optional[str] = None, parallelism: Optional[int] = None,
+    ) -> DataStream:  # fmt: skip
+        """One record out for each record in."""
+        out = self._returned(returns, function, False)
+        return self._apply(specs.MapSpec(function), name or f"map {_name_of(function)}", out, uid, parallelism)
+
+    def flat_map(
+        self, function: Callable[[Any], Any], *, returns: Any = None, uid: Optional[str] = None,
+        name: Optional[str] = None, parallelism: Optional[int] = None,
+    ) -> DataStream:  # fmt: skip
+        """Any number of records out: the function returns an iterable, or None."""
+        out = self._returned(returns, function, True)
+        return self._apply(specs.FlatMapSpec(function), name or f"flat_map {_name_of(function)}", out, uid, parallelism)
+
+    def filter(
+        self, function: Callable[[Any], Any], *, uid: Optional[str] = None, name: Optional[str] = None,
+        parallelism: Optional[int] = None,
+    ) -> DataStream:  # fmt: skip
+        """Keep the records for which the function is true."""
+        return self._apply(specs.FilterSpec(function), name or f"filter {_name_of(function)}", self._type, uid, parallelism)
+
+    def map_batches(
+        self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, returns: Any = None, uid: Optional[str] = None,
+        name: Optional[str] = None, parallelism: Optional[int] = None,
+    ) -> DataStream:  # fmt: skip
+        """A vectorised function over Arrow batches of the stream; `returns` defaults to the stream's own type."""
+        self._need_typed("map_batches")
+        out = self._type if returns is None else record_type(returns)
+        return self._apply(specs.MapBatchesSpec(function), name or f"map_batches {_name_of(function)}", out, uid, parallelism)
+
+    def process(
+        self, function: ProcessFunction, *, returns: Any = None, uid: Optional[str] = None, name: Optional[str] = None,
+        parallelism: Optional[int] = None,
+    ) -> DataStream:  # fmt: skip
+        """A ProcessFunction: hooks and side outputs, no keyed state."""
+        if isinstance(function, (KeyedProcessFunction, KeyedBatchFunction)):
+            raise GraphError(f"{type(function).__name__} works on keyed streams: call key_by(...) before it")
+        _need_instance(function, ProcessFunction, "process")
+        out = self._returned(returns, function.process_element, True)
+        return self._apply(specs.ProcessSpec(function), name or type(function).__name__, out, uid, parallelism)
+
+    def key_by(self, *key: Union[FieldName, Callable[[Any], Any]], key_type: Any = None) -> KeyedStream:
+        """Partition by key: one or more column names, tuple positions, or one function. All records of a key meet in one
+        subtask, in order for each sender, and share that key's state."""
+        return KeyedStream(self, make_key_selector(self._type, key, key_type))
+
+    def union(self, *others: DataStream) -> DataStream:
+        """The records of all, in no order between them."""
+        for other in others:
+            if not self._type.equals(other._type):
+                raise TypeDeclarationError(
+                    f"union needs streams of one type; these are {self._type.name} and {other._type.name}. "
+                    "Map them to a common type first."
+                )
+        inputs = [i for stream in (self, *others) for i in stream._inputs]
+        return DataStream(self._env, inputs, self._type, self._partitioning)
+
+    def connect(self, other: DataStream) -> ConnectedStreams:
+        """Two streams of any types, for a function with two inputs."""
+        return ConnectedStreams(self, other)
+
+    def rebalance(self) -> DataStream:
+        """Spread evenly over the next operator's subtasks."""
+        return DataStream(self._env, self._inputs, self._type, Partitioning.REBALANCE)
+
+    def broadcast(self) -> DataStream:
+        """Every subtask of the next operator gets every record."""
+        return DataStream(self._env, self._inputs, self._type, Partitioning.BROADCAST)
+
+    def side_output(self, tag: OutputTag) -> DataStream:
+        """What the operator before emits with `ctx.output(tag, value)`."""
+        if len(self._inputs) != 1:
+            raise GraphError("side_output belongs to one operator; call it before union")
+        uid, _ = self._inputs[0]
+        declared = self._env._graph.operators[uid].outputs
+        side_type = record_type(tag.type)
+        if tag.name in declared and not declared[tag.name].equals(side_type):
+            raise GraphError(f"the side output {tag.name!r} is read with two different types")
+        declared[tag.name] = side_type
+        return DataStream(self._env, [(uid, tag.name)], side_type)
+
+    # -- sinks ------------------------------------------------------------------------------------------------------
+
+    def sink_to(
+        self, sink: Sink, *, uid: str, name: Optional[str] = None, parallelism: Optional[int] = None
+    ) -> StreamSink:
+        """Any sink. `uid` is needed: what it has prepared but not committed is found again by it."""
+        if not isinstance(sink, Sink):
+            raise ConfigurationError(f"sink_to needs a tidegate.Sink, not {type(sink).__name__}")
+        new = self._add(specs.SinkSpec(sink), name or type(sink).__name__, {}, uid, parallelism)
+        return StreamSink(new)
+
+    def print(self, prefix: str = "", *, uid: Optional[str] = None) -> StreamSink:
+        """Print every record on the driver's console. At-least-once: after a failure some lines come again."""
+        return self.sink_to(PrintSink(prefix), uid=uid or self._derived("print"), name="print")
+
+    def collect(self, *, uid: Optional[str] = None) -> StreamSink:
+        """Keep the records on the driver: `client.results(uid)` after, or while, the job runs. For tests and notebooks."""
+        return self.sink_to(CollectSink(), uid=uid or self._derived("collect"), name="collect")
+
+    def write_files(
+        self, path: str, *, format: str, uid: str, parallelism: Optional[int] = None, **options: Any
+    ) -> StreamSink:
+        """Exactly-once part files ("jsonl", "csv", "parquet", "text") that appear when their checkpoint completes."""
+        return self.sink_to(FileSink(path, format=format, **options), uid=uid, name=f"files {format}", parallelism=parallelism)
+
+    # -- building ---------------------------------------------------------------------------------------------------
+
+    def _derived(self, name: str) -> str:
+        return self._env._graph.derive_uid([uid for uid, _ in self._inputs], name)
+
+    def _need_typed(self, what: str) -> None:
+        if not self._type.typed:
+            raise TypeDeclarationError(f"{what} works on columns, but this stream is untyped: declare its type with returns=")
+
+    def _returned(self, returns: Any, function: Any, element_of_iterable: bool) -> RecordType:
+        if returns is None:
+            returns = return_annotation_of(function, element_of_iterable)
+        return record_type(returns)
+
+    def _apply(
+        self, spec: specs.Spec, name: str, out: RecordType, uid: str | None, parallelism: int | None
+    ) -> DataStream:
+        return DataStream(self._env, [(self._add(spec, name, {MAIN_OUTPUT: out}, uid, parallelism), MAIN_OUTPUT)], out)
+
+    def _add(
+        self,
+        spec: specs.Spec,
+        name: str,
+        outputs: dict[str, RecordType],
+        uid: str | None,
+        parallelism: int | None,
+        key: KeySelector | None = None,
+        max_parallelism: int | None = None,
+    ) -> OperatorUid:
+        edges = [(upstream, tag, 0, self._partitioning, key) for upstream, tag in self._inputs]
+        return add_operator(self._env, spec, name, outputs, uid, parallelism, max_parallelism, edges)
+
+
+class StreamSink:
+    """The end of a stream; `uid` names it, for `client.results(uid)`."""
+
+    def __init__(self, uid: OperatorUid) -> None:
+        self.uid = uid
+
+
+class KeyedStream:
+    """A stream partitioned by key."""
+
+    def __init__(self, stream: DataStream, key: KeySelector) -> None:
+        self._stream = stream
+        self._key = key
+
+    def process(
+        self, function: KeyedProcessFunction, *, uid: str, returns: Any = None, name: Optional[str] = None,
+        parallelism: Optional[int] = None, max_parallelism: Optional[int] = None,
+    ) -> DataStream:  # fmt: skip
+        """A function with state for each key."""
+        _need_instance(function, KeyedProcessFunction, "process on a keyed stream")
+        out = self._stream._returned(returns, function.process_element, True)
+        spec = specs.KeyedProcessSpec(function, self._key)
+        return self._apply(spec, name or type(function).__name__, out, uid, parallelism, max_parallelism)
+
+    def process_batches(
+        self, function: KeyedBatchFunction, *, uid: str, returns: Any = None, name: Optional[str] = None,
+        parallelism: Optional[int] = None, max_parallelism: Optional[int] = None,
+    ) -> DataStream:  # fmt: skip
+        """A vectorised function: whole Arrow batches, state by `get_many`, `update_many`, `add_many`."""
+        _need_instance(function, KeyedBatchFunction, "process_batches")
+        self._stream._need_typed("process_batches")
+        out = record_type(returns)
+        spec = specs.KeyedBatchSpec(function, self._key)
+        return self._apply(spec, name or type(function).__name__, out, uid, parallelism, max_parallelism)
+
+    def reduce(self, function: Callable[[Any, Any], Any], *, uid: str, **options: Any) -> DataStream:
+        """Combine each record with the result so far; emits every new result."""
+        value_type = self._stream._type.annotation if self._stream._type.typed else Pickled
+        if isinstance(value_type, pa.Schema):
+            value_type = pa.struct(list(value_type))
+        return self._built_in(aggregates.reduce_function(function, value_type), self._stream._type, "reduce", uid, options)
+
+    def aggregate(
+        self, aggregate: aggregates.AggregateFunction, *, uid: str, returns: Any = None, **options: Any
+    ) -> DataStream:
+        """An AggregateFunction of your own; emits its result for every record."""
+        out = self._stream._returned(returns, aggregate.get_result, False)
+        return self._built_in(aggregates.aggregate_function(aggregate), out, "aggregate", uid, options)
+
+    def count(self, *, uid: str, **options: Any) -> DataStream:
+        """(key, number of records so far), for every record."""
+        return self._built_in(aggregates.count_function(), self._pairs(int), "count", uid, options)
+
+    def sum(self, field: FieldName, *, uid: str, **options: Any) -> DataStream:
+        """(key, sum of the field so far), for every record."""
+        return self._fold(field, op.add, "sum", uid, options)
+
+    def min(self, field: FieldName, *, uid: str, **options: Any) -> DataStream:
+        """(key, smallest value of the field so far), for every record."""
+        return self._fold(field, min, "min", uid, options)
+
+    def max(self, field: FieldName, *, uid: str, **options: Any) -> DataStream:
+        """(key, largest value of the field so far), for every record."""
+        return self._fold(field, max, "max", uid, options)
+
+    def connect(self, other: KeyedStream) -> ConnectedStreams:
+        """With another keyed stream of the same key type, for a function with two inputs and shared state."""
+        if not isinstance(other, KeyedStream):
+            raise GraphError("a keyed stream connects to another keyed stream: call key_by on both")
+        return ConnectedStreams(self._stream, other._stream, (self._key, other._key))
+
+    def _fold(
+        self, field: FieldName, fold: Callable[[Any, Any], Any], name: str, uid: str, options: dict[str, Any]
+    ) -> DataStream:
+        selector = make_key_selector(self._stream._type, (field,), None)
+        value_type = selector.key_annotation
+        function = aggregates.fold_function(selector.row_key(), fold, Pickled if value_type is None else value_type)
+        return self._built_in(function, self._pairs(value_type), f"{name} {field}", uid, options)
+
+    def _pairs(self, value_type: Any) -> RecordType:
+        key = self._key.key_annotation
+        return record_type(None if key is None or value_type is None else tuple[key, value_type])
+
+    def _built_in(
+        self, function: KeyedProcessFunction, out: RecordType, name: str, uid: str, options: dict[str, Any]
+    ) -> DataStream:
+        spec = specs.KeyedProcessSpec(function, self._key)
+        return self._apply(
+            spec, options.pop("name", name), out, uid, options.pop("parallelism", None), options.pop("max_parallelism", None)
+        )
+
+    def _apply(
+        self,
+        spec: specs.Spec,
+        name: str,
+        out: RecordType,
+        uid: str,
+        parallelism: int | None,
+        max_parallelism: int | None,
+    ) -> DataStream:
+        stream = self._stream
+        edges = [(upstream, tag, 0, Partitioning.HASH, self._key) for upstream, tag in stream._inputs]
+        new = add_operator(stream._env, spec, name, {MAIN_OUTPUT: out}, uid, parallelism, max_parallelism, edges)
+        return DataStream(stream._env, [(new, MAIN_OUTPUT)], out)
+
+
+class ConnectedStreams:
+    """Two inputs for one function."""
+
+    def __init__(
+        self, first: DataStream, second: DataStream, keys: tuple[KeySelector, KeySelector] | None = None
+    ) -> None:
+        self._first = first
+        self._second = second
+        self._keys = keys
+
+    def process(
+        self, function: CoProcessFunction, *, uid: Optional[str] = None, returns: Any = None,
+        name: Optional[str] = None, parallelism: Optional[int] = None, max_parallelism: Optional[int] = None,
+    ) -> DataStream:  # fmt: skip
+        """A CoProcessFunction, or a KeyedCoProcessFunction when both streams are keyed."""
+        if self._keys is not None:
+            _need_instance(function, KeyedCoProcessFunction, "process on connected keyed streams")
+        else:
+            _need_instance(function, CoProcessFunction, "process on connected streams")
+            if isinstance(function, KeyedCoProcessFunction):
+                raise GraphError(f"{type(function).__name__} needs keyed streams: call key_by on both before connect")
+        out = self._first._returned(returns, function.process_element1, True)
+        edges: list[EdgePlan] = []
+        for index, stream in enumerate((self._first, self._second)):
+            key = None if self._keys is None else self._keys[index]
+            partitioning = stream._partitioning if key is None else Partitioning.HASH
+            edges += [(upstream, tag, index, partitioning, key) for upstream, tag in stream._inputs]
+        spec = specs.CoProcessSpec(function, self._keys)
+        env = self._first._env
+        new = add_operator(
+            env, spec, name or type(function).__name__, {MAIN_OUTPUT: out}, uid, parallelism, max_parallelism, edges
+        )
+        return DataStream(env, [(new, MAIN_OUTPUT)], out)
+
+
+EdgePlan = tuple[OperatorUid, str, int, Partitioning, Optional[KeySelector]]
+
+
+def add_operator(
+    env: StreamEnvironment,
+    spec: specs.Spec,
+    name: str,
+    outputs: dict[str, RecordType],
+    uid: str | None,
+    parallelism: int | None,
+    max_parallelism: int | None,
+    edges: list[EdgePlan],
+) -> OperatorUid:
+    """Put an operator and its input edges into the graph."""
+    graph = env._graph
+    if parallelism is not None and (not isinstance(parallelism, int) or parallelism < 1):
+        raise ConfigurationError(f"parallelism of {name} must be a positive integer, not {parallelism!r}")
+    own = OperatorUid(uid) if uid is not None else graph.derive_uid([edge[0] for edge in edges], name)
+    operator = Operator(
+        uid=own,
+        name=name,
+        spec=spec,
+        line=calling_line(),
+        outputs=outputs,
+        uid_given=uid is not None,
+        parallelism=parallelism,
+        max_parallelism=max_parallelism,
+    )
+    graph.add(operator)
+    for upstream, tag, input_index, partitioning, key in edges:
+        graph.connect(Edge(upstream, tag, own, input_index, partitioning, key))
+    return own
+
+
+def _need_instance(function: Any, kind: type, what: str) -> None:
+    if isinstance(function, type):
+        raise GraphError(f"{what} needs an instance: write {function.__name__}(), not {function.__name__}")
+    if not isinstance(function, kind):
+        raise GraphError(f"{what} needs a {kind.__name__}, not {type(function).__name__}")
+
+
+def _name_of(function: Any) -> str:
+    name = getattr(function, "__name__", type(function).__name__)
+    return "" if name == "<lambda>" else name

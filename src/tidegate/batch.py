@@ -1,0 +1,65 @@
+"""A batch of records on its way through a chain: Python rows, Arrow columns, or both. Executor, one thread.
+
+A batch is converted at most once in each direction, and only when an operator asks for the other form.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+    from tidegate.types import RecordType
+
+
+class Batch:
+    """Records of one stream, in order. `timestamps` (event time, ms) is None where the stream has no event time."""
+
+    __slots__ = ("_columns", "_rows", "timestamps", "type")
+
+    def __init__(
+        self,
+        type: RecordType,
+        rows: list[Any] | None = None,
+        columns: pa.RecordBatch | None = None,
+        timestamps: np.ndarray[Any, Any] | None = None,
+    ) -> None:
+        assert rows is not None or columns is not None
+        self.type = type
+        self._rows = rows
+        self._columns = columns
+        self.timestamps = timestamps
+
+    def __len__(self) -> int:
+        return len(self._rows) if self._rows is not None else self._columns.num_rows  # type: ignore[union-attr]
+
+    @property
+    def has_columns(self) -> bool:
+        return self._columns is not None
+
+    @property
+    def has_rows(self) -> bool:
+        return self._rows is not None
+
+    def rows(self) -> list[Any]:
+        if self._rows is None:
+            self._rows = self.type.to_rows(self._columns)
+        return self._rows
+
+    def columns(self) -> pa.RecordBatch:
+        """Raises TypeDeclarationError when the stream is untyped or a row does not fit the type."""
+        if self._columns is None:
+            self._columns = self.type.to_batch(self._rows)
+        return self._columns
+
+    def slice(self, start: int, stop: int) -> Batch:
+        if start == 0 and stop >= len(self):
+            return self
+        return Batch(
+            self.type,
+            rows=None if self._rows is None else self._rows[start:stop],
+            columns=None if self._columns is None else self._columns.slice(start, stop - start),
+            timestamps=None if self.timestamps is None else self.timestamps[start:stop],
+        )

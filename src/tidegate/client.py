@@ -1,0 +1,64 @@
+"""A running job, in the hands of the program that started it. Driver."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Optional
+
+from tidegate.connectors.collect_sink import CollectedResults
+from tidegate.coordinator.execution import JobExecution
+from tidegate.coordinator.observing import CheckpointStatistics, JobStatus, JobView
+from tidegate.durations import Duration, seconds
+from tidegate.ids import SlotId
+from tidegate.wire.handshake import Hello
+
+
+class JobClient:
+    """Status, wait, cancel, checkpoints, results."""
+
+    def __init__(self, name: str, execution: JobExecution, view: JobView, results: CollectedResults) -> None:
+        self.name = name
+        self.view = view  #: everything that displays show
+        self._execution = execution
+        self._results = results
+
+    @property
+    def status(self) -> JobStatus:
+        return self.view.status
+
+    def wait(self, timeout: Optional[Duration] = None, *, cancel_on_interrupt: bool = False) -> JobStatus:
+        """Until the job ends, or the timeout is over. :raises JobFailed: and its kin, when the job failed."""
+        limit = threading.TIMEOUT_MAX if timeout is None else seconds(timeout, "wait(timeout)")
+        try:
+            self._execution.end_event.wait(limit)
+        except KeyboardInterrupt:
+            if cancel_on_interrupt:
+                self.cancel()
+                self._execution.end_event.wait()
+            raise
+        ended = self._execution.ended
+        if ended is not None and ended.error is not None:
+            raise ended.error
+        return self.status
+
+    def cancel(self) -> None:
+        """End the job without another checkpoint. `wait` returns when it has ended."""
+        self._execution.request_cancel()
+
+    def checkpoint(self) -> None:
+        """Ask for a checkpoint now."""
+        self._execution.request_checkpoint()
+
+    def checkpoints(self) -> list[CheckpointStatistics]:
+        """The newest last."""
+        return list(self.view.checkpoints.values())
+
+    def results(self, uid: Optional[str] = None) -> list[Any]:
+        """What a `collect()` sink has committed so far; `uid` may be left out when there is only one."""
+        return self._results.rows(uid)
+
+    def workers(self) -> dict[SlotId, Hello]:
+        """The worker process of each slot: host, process id."""
+        return self._execution.workers()
+
+

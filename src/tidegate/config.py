@@ -1,0 +1,91 @@
+"""Everything a job can be told, in one value. Driver; pure. The user's ways to say it (Python, Flink's keys by -D or in a
+file) all end here; cli/options.py knows the keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tidegate.errors import ConfigurationError
+from tidegate.protocol.checkpointing import MINIMAL_INTERVAL_S, CheckpointPolicy
+from tidegate.protocol.restarts import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
+
+
+@dataclass(frozen=True, slots=True)
+class RestartSettings:
+    """`kind` None: exponential delay where there are checkpoints to restart from, else none."""
+
+    kind: str | None = None
+    attempts: int | None = None
+    delay_s: float = 1.0
+    max_delay_s: float = 60.0
+    multiplier: float = 1.5
+    jitter: float = 0.1
+    reset_after_s: float = 3600.0
+    max_failures: int = 1
+    interval_s: float = 60.0
+
+    def strategy(self, checkpoints_on: bool) -> RestartStrategy:
+        match self.kind or ("exponential-delay" if checkpoints_on else "none"):
+            case "exponential-delay":
+                return ExponentialDelay(
+                    self.delay_s, self.max_delay_s, self.multiplier, self.jitter, self.reset_after_s, self.attempts
+                )
+            case "fixed-delay":
+                return FixedDelay(1 if self.attempts is None else self.attempts, self.delay_s)
+            case "failure-rate":
+                return FailureRate(self.max_failures, self.interval_s, self.delay_s)
+            case "none" | "disable" | "off":
+                return NoRestart()
+            case other:
+                raise ConfigurationError(
+                    f"restart strategy {other!r} is unknown: use exponential-delay, fixed-delay, failure-rate or none"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class JobConfig:
+    """Defaults work. Times in seconds."""
+
+    interval_s: float | None = None
+    storage: str | None = None
+    timeout_s: float = 600.0
+    min_pause_s: float = 0.0
+    max_concurrent: int = 1
+    tolerable_failures: int = 0
+    retained: int = 1
+    resume: str | None = None
+    allow_dropped_state: bool = False
+    restart: RestartSettings = field(default_factory=RestartSettings)
+    buffer_timeout_s: float = 0.010
+    inbox_bytes: int = 2 << 20
+    held_memory_bytes: int = 32 << 20
+    held_disk_bytes: int = 1 << 30
+    inline_limit_bytes: int = 20 * 1024
+    heartbeat_timeout_s: float = 30.0
+    start_timeout_s: float = 120.0
+    parallelism: int | None = None
+    master: str | None = None
+
+    def policy(self) -> CheckpointPolicy:
+        return CheckpointPolicy(
+            interval_s=self.interval_s,
+            timeout_s=self.timeout_s,
+            min_pause_s=self.min_pause_s,
+            max_concurrent=self.max_concurrent,
+            tolerable_failures=self.tolerable_failures,
+        )
+
+    def validate(self) -> None:
+        """:raises ConfigurationError: for settings that cannot work together."""
+        if self.interval_s is not None and self.storage is None:
+            raise ConfigurationError(
+                'checkpoints need a storage: env.checkpointing(every="10s", storage="file:///...")'
+            )
+        if self.resume is not None and self.storage is None:
+            raise ConfigurationError("resume needs the storage that holds the job's checkpoints")
+        if self.interval_s is not None and self.interval_s < MINIMAL_INTERVAL_S:
+            raise ConfigurationError(f"a checkpoint interval below {MINIMAL_INTERVAL_S * 1000:g} ms is not possible")
+        if self.max_concurrent < 1 or self.retained < 1:
+            raise ConfigurationError("max_concurrent and retained must be at least 1")
+        if self.parallelism is not None and self.parallelism < 1:
+            raise ConfigurationError("parallelism must be at least 1")

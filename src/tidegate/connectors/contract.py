@@ -1,0 +1,174 @@
+"""What a source and a sink must do. The contracts that every connector, ours or yours, implements.
+
+Where it runs: `Source.discover_splits` on the driver, before each attempt; readers, writers and committers on the
+executors. All of it is shipped by cloudpickle, so a connector object holds settings only, never open connections.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Union
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidegate.batch import Batch
+    from tidegate.ids import CheckpointId
+
+#: What a position may be made of: it is stored as JSON, so that a savepoint can be read and edited by anyone.
+JsonValue = Union[None, bool, int, float, str, list["JsonValue"], dict[str, "JsonValue"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A part of the input that one reader reads alone: a file, a partition, a range of numbers.
+
+    `id` is stable over restarts and names the same data for ever. `position` is None at the beginning.
+    """
+
+    id: str
+    position: JsonValue = None
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderContext:
+    """What a reader may ask of its surroundings."""
+
+    subtask: int
+    parallelism: int
+    clock: Callable[[], float]  #: monotonic seconds; `poll` deadlines are on it
+    sleep: Callable[[float], None]  #: waits; a manual clock advances instead
+
+
+class Source(ABC):
+    """A replayable input: splits with positions.
+
+    Classic mistake: a reader that notes the position *of* the last record instead of the one *after* it. The record is
+    then read twice after every restore.
+    """
+
+    bounded: bool = True  #: False: never ends by itself
+    replayable: bool = True  #: False: a failure loses what was read since the last checkpoint; said at start
+    record_type: Any = None  #: annotation, pyarrow schema or None (untyped)
+
+    @abstractmethod
+    def discover_splits(self, parallelism: int) -> list[Split]:
+        """Driver. All splits there are now, at their first position. Known ids keep the position of the checkpoint."""
+
+    @abstractmethod
+    def reader(self, context: ReaderContext) -> SourceReader:
+        """Executor. A reader without splits; they are added next."""
+
+
+class SourceReader(ABC):
+    """Reads the splits of one subtask. Used by one thread."""
+
+    @abstractmethod
+    def add_splits(self, splits: Sequence[Split]) -> None:
+        """Continue each split at its position (None: at its beginning). Finished ones are never handed in."""
+
+    @abstractmethod
+    def poll(self, deadline: float) -> Union[list[Any], pa.RecordBatch, None]:
+        """The next records in order, or None when there are none by `deadline`.
+
+        Must return soon after the deadline (100 ms ahead at the most): checkpoints wait for it. Rows as a list, or one
+        Arrow batch of the source's schema. At most a few thousand rows, or about a megabyte.
+        """
+
+    @abstractmethod
+    def splits(self) -> list[Split]:
+        """Every split that was added, with the position *after* the last record that `poll` has returned.
+
+        A split that has ended says so with `finished`.
+        """
+
+    def notify_complete(self, checkpoint: CheckpointId) -> None:
+        """The checkpoint is complete. For monitoring outside only (a consumer group's offsets)."""
+
+    def close(self) -> None:
+        """Let go of files and connections. May be called after a failure."""
+
+
+class CommitOutcome(enum.Enum):
+    """What a committer says of one committable."""
+
+    DONE = "done"
+    ALREADY_DONE = "already done"  #: by an earlier try; evidence was found
+    RETRY = "retry"  #: not now; it will be asked again
+    LOST = "lost"  #: neither committed nor committable: the job stops and says so
+
+
+@dataclass(frozen=True, slots=True)
+class WriterContext:
+    """What a writer may ask of its surroundings. `attempt` makes names that no older worker uses."""
+
+    job: str
+    uid: str
+    subtask: int
+    parallelism: int
+    attempt: str
+    clock: Callable[[], float]
+    record_type: Any  #: tidegate.types.RecordType of the stream
+    send_to_driver: Callable[[str, bytes], None]  #: (topic, payload): how print and collect reach the driver
+
+
+class SinkWriter(ABC):
+    """Takes records and stages them. Used by the task's thread.
+
+    Order of calls: write*, then for each checkpoint flush and prepare, then write* again; end_input before the last
+    prepare of a bounded input.
+    """
+
+    @abstractmethod
+    def write(self, batch: Batch) -> None:
+        """Stage the records. Nothing may become visible to readers of the sink yet (unless the sink says so)."""
+
+    def flush(self) -> None:
+        """Everything written so far has left this process when flush returns."""
+
+    def prepare(self, checkpoint: CheckpointId) -> list[bytes]:
+        """First phase: close what was staged since the last checkpoint, durably, and name it.
+
+        The committables must be enough for a process that never saw this writer to commit. Versioned bytes, no pickle.
+        Also called for epochs without records: return an empty list then.
+        """
+        return []
+
+    def end_input(self) -> None:
+        """No more records will come. Called once over all restores."""
+
+    def close(self) -> None:
+        """Let go. Staged but unprepared data may be left behind: nobody will ever commit it."""
+
+
+class Committer(ABC):
+    """Second phase. Runs off the task's thread, in a process that may never have seen the writer."""
+
+    version: ClassVar[int] = 1  #: stored with every committable
+    lost_reason: str = ""  #: set when `commit` answers LOST: what was found, and the way out; shown to the user
+
+    @abstractmethod
+    def commit(self, committables: list[bytes]) -> list[CommitOutcome]:
+        """Make each visible. Must be idempotent: after a crash the same committables come again.
+
+        One answer for each, in order. An exception means RETRY for all of them.
+        """
+
+    def close(self) -> None: ...
+
+
+class Sink(ABC):
+    """Where records leave the job."""
+
+    guarantee: ClassVar[str] = "at-least-once"  #: shown in the plan: "exactly-once" or "at-least-once"
+
+    @abstractmethod
+    def writer(self, context: WriterContext) -> SinkWriter: ...
+
+    def committer(self, context: WriterContext) -> Committer | None:
+        """None: prepare returns nothing that needs a commit."""
+        return None

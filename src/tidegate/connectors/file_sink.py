@@ -1,0 +1,318 @@
+"""Files, each record in them exactly once: parts are staged under a hidden name and published by one link.
+
+Where it runs: writer and committer on the executors, on one filesystem that all of them see (a local disk with one
+machine, else a shared mount). See docs/decisions/0006-committables-and-file-sink.md.
+
+    <path>/_staging/<job>-<uid>-<attempt>-<subtask>-<sequence>-<nonce>.<ext>     hidden: readers skip names with "_"
+    <path>/part-<checkpoint>-<subtask>-<n>.<ext>                                 committed, whole, never touched again
+
+The writer, at prepare(checkpoint):
+  1. finish and fsync every staged file, fsync the staging folder
+  2. hand out a committable for each: staged and final name, size, rows, checksum
+
+The committer, for each committable, with nothing but its bytes:
+  3. link the staged file to its final name, which fails when that name exists
+  4. fsync the output folder
+  5. remove the staged name
+
+Crash after 1 or 2: nobody knows the staged file; `sweep_staging` removes it. After 3 or 4: both names are one file, so
+the next try goes on at 4. After 5: the staged name is gone, and size and checksum of the final file are the evidence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import msgspec
+import xxhash
+
+from tidegate.batch import Batch
+from tidegate.connectors.contract import CommitOutcome, Committer, Sink, SinkWriter, WriterContext
+from tidegate.connectors.file_encoders import (
+    ENCODERS,
+    EXTENSIONS,
+    PartEncoder,
+    StagedFile,
+    check_writable,
+    file_checksum,
+)
+from tidegate.connectors.local_paths import local_path, make_folder, sync_folder
+from tidegate.errors import ConfigurationError
+from tidegate.ids import CheckpointId
+
+STAGING = "_staging"
+FORMAT_VERSION = 1
+#: What filesystems without hard links answer to link().
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+class FileSink(Sink):
+    """Writes a stream into files of a folder. Exactly-once: a file appears, whole, when its checkpoint is complete.
+
+    :param path: the folder, a bare path or a file:// URI; made when it is not there. Each sink needs its own.
+    :param format: "jsonl", "csv", "parquet" or "text"; see file_encoders.py for how values are written.
+    :param max_bytes: a part that has grown to this is closed and the next begun; every checkpoint closes one too. A
+        part can be larger by one batch. For Parquet the bytes are counted before compression.
+    """
+
+    guarantee = "exactly-once"
+
+    def __init__(
+        self, path: str | os.PathLike[str], format: str = "jsonl", *, max_bytes: int = 128 * 1024 * 1024
+    ) -> None:
+        if format not in ENCODERS:
+            raise ConfigurationError(f"There is no file format {format!r}; there are {', '.join(ENCODERS)}.")
+        if max_bytes < 1:
+            raise ConfigurationError(f"max_bytes must be at least 1; got {max_bytes}.")
+        self.path = local_path(path)
+        self.format = format
+        self.max_bytes = max_bytes
+
+    def writer(self, context: WriterContext) -> SinkWriter:
+        return _FileWriter(self, context)
+
+    def committer(self, context: WriterContext) -> Committer:
+        return FileCommitter()
+
+
+class FileCommittable(msgspec.Struct, frozen=True, rename={"version": "v", "size_bytes": "bytes"}):
+    """All that a commit needs, as JSON. Whole paths: a job that is restarted with another folder still commits here."""
+
+    staged: str
+    final: str
+    size_bytes: int
+    rows: int
+    checksum: str  # xxh3_128, hex
+    version: int = FORMAT_VERSION
+
+
+def staged_name(committable: bytes) -> str:
+    """The name under _staging; what `sweep_staging` must keep."""
+    return os.path.basename(msgspec.json.decode(committable, type=FileCommittable).staged)
+
+
+# -- first phase --------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _OpenPart:
+    file: StagedFile
+    encoder: PartEncoder
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _StagedPart:
+    path: str
+    size_bytes: int
+    rows: int
+    checksum: str
+
+
+class _FileWriter(SinkWriter):
+    def __init__(self, sink: FileSink, context: WriterContext) -> None:
+        check_writable(sink.format, context.record_type)
+        self._folder = sink.path
+        self._staging = os.path.join(sink.path, STAGING)
+        self._encoder = ENCODERS[sink.format]
+        self._extension = EXTENSIONS[sink.format]
+        self._max_bytes = sink.max_bytes
+        self._type = context.record_type
+        self._subtask = context.subtask
+        self._prefix = f"{_owner(context.job, context.uid)}{context.attempt}-{context.subtask}"
+        self._sequence = 0  #: of staged files of this writer
+        self._open: _OpenPart | None = None
+        self._staged: list[_StagedPart] = []  #: closed since the last prepare
+
+    def write(self, batch: Batch) -> None:
+        if len(batch) == 0:
+            return
+        if self._open is None:
+            self._open = self._new_part()
+        self._open.encoder.write(batch)
+        self._open.rows += len(batch)
+        if self._open.encoder.size_bytes() >= self._max_bytes:
+            self._close_part()
+
+    def _new_part(self) -> _OpenPart:
+        make_folder(self._staging)
+        # The nonce: a job that is started anew counts its attempts from one again, and its names must not meet those of
+        # old.
+        name = f"{self._prefix}-{self._sequence}-{secrets.token_hex(4)}.{self._extension}"
+        self._sequence += 1
+        file = StagedFile(os.path.join(self._staging, name))
+        return _OpenPart(file, self._encoder(file, self._type))
+
+    def _close_part(self) -> None:
+        part = self._open
+        if part is None:
+            return
+        part.encoder.finish()
+        part.file.sync()
+        part.file.close()
+        self._staged.append(_StagedPart(part.file.path, part.file.size_bytes, part.rows, part.file.checksum()))
+        self._open = None
+
+    def flush(self) -> None:
+        if self._open is not None:
+            self._open.file.flush()
+
+    def prepare(self, checkpoint: CheckpointId) -> list[bytes]:
+        # 1. Durable under the staged names.
+        self._close_part()
+        if not self._staged:
+            return []
+        sync_folder(self._staging)
+        # 2. Named for whoever commits.
+        committables = [
+            FileCommittable(
+                staged=part.path,
+                final=os.path.join(self._folder, part_name(checkpoint, self._subtask, number, self._extension)),
+                size_bytes=part.size_bytes,
+                rows=part.rows,
+                checksum=part.checksum,
+            )
+            for number, part in enumerate(self._staged)
+        ]
+        self._staged = []
+        return [msgspec.json.encode(committable) for committable in committables]
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open.file.close()
+            self._open = None
+
+
+def part_name(checkpoint: int, subtask: int, number: int, extension: str) -> str:
+    """One for each part that is ever committed: a checkpoint id is committed once, by one attempt."""
+    return f"part-{checkpoint:08d}-{subtask:05d}-{number}.{extension}"
+
+
+# -- second phase -------------------------------------------------------------------------------------------------
+
+
+class FileCommitter(Committer):
+    """Publishes staged files. Needs nothing but the committables. OSError (disk full, mount gone) means: ask again."""
+
+    version = FORMAT_VERSION
+
+    def commit(self, committables: list[bytes]) -> list[CommitOutcome]:
+        return [self._commit(data) for data in committables]
+
+    def _commit(self, data: bytes) -> CommitOutcome:
+        try:
+            part = msgspec.json.decode(data, type=FileCommittable)
+        except msgspec.MsgspecError as error:
+            return self._lost(f"A committable of the file sink cannot be read ({error}).")
+        if part.version != FORMAT_VERSION:
+            return self._lost(
+                f"A committable of the file sink has version {part.version}, this release reads {FORMAT_VERSION}. "
+                "Nothing is lost: start the job with the release that wrote it."
+            )
+        try:
+            found = os.stat(part.staged).st_size
+        except FileNotFoundError:
+            return self._without_staged_file(part)
+        if found != part.size_bytes:
+            return self._lost(f"{part.staged} has {found} bytes, but {part.size_bytes} were prepared.")
+        try:
+            _link(part.staged, part.final)  # 3
+        except FileExistsError:
+            return self._final_name_taken(part)
+        except FileNotFoundError:  # another try of the same commit was quicker
+            return self._without_staged_file(part)
+        _finish(part)
+        return CommitOutcome.DONE
+
+    def _final_name_taken(self, part: FileCommittable) -> CommitOutcome:
+        try:
+            same = os.path.samefile(part.staged, part.final)
+        except FileNotFoundError:
+            return self._without_staged_file(part)
+        if not same:
+            return self._lost(_foreign(part))
+        _finish(part)  # an earlier try ended after 3 or 4
+        return CommitOutcome.ALREADY_DONE
+
+    def _without_staged_file(self, part: FileCommittable) -> CommitOutcome:
+        """An earlier try came as far as 5, or somebody has deleted the file."""
+        try:
+            same = os.stat(part.final).st_size == part.size_bytes and file_checksum(part.final) == part.checksum
+        except FileNotFoundError:
+            return self._lost(
+                f"Neither {part.staged} nor {part.final} exists: {part.rows} rows that were prepared have been deleted "
+                "from outside. Put one of the two back, or start from an older savepoint into an empty folder."
+            )
+        return CommitOutcome.ALREADY_DONE if same else self._lost(_foreign(part))
+
+    def _lost(self, reason: str) -> CommitOutcome:
+        self.lost_reason = reason
+        return CommitOutcome.LOST
+
+
+def _finish(part: FileCommittable) -> None:
+    sync_folder(os.path.dirname(part.final))  # 4
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(part.staged)  # 5
+
+
+def _link(staged: str, final: str) -> None:
+    """Give the file its final name, only if that is free."""
+    try:
+        os.link(staged, final)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # No hard links here. A look before a rename is no guard against a writer in between, but nobody else gives out
+        # this name: one attempt commits a checkpoint, and a second try of it finds no staged file to rename.
+        if os.path.lexists(final):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), final) from error
+        os.rename(staged, final)
+
+
+def _foreign(part: FileCommittable) -> str:
+    return (
+        f"{part.final} exists, and is not the file that was prepared as {part.staged} ({part.size_bytes} bytes, "
+        f"{part.rows} rows). An earlier run of the job, or another sink, has written to this folder. Give every sink "
+        "and every run from the beginning a folder of its own; then move the old file away and resume."
+    )
+
+
+# -- left-overs ---------------------------------------------------------------------------------------------------
+
+
+def sweep_staging(path: str | os.PathLike[str], job: str, uid: str, keep_names: Collection[str]) -> list[str]:
+    """Remove staged files of one sink that nobody will commit; returns their names. Driver.
+
+    Only when no attempt of the job is running, and with the `staged_name` of every committable of the checkpoint that
+    the next attempt starts from. Files of other jobs and sinks stay.
+    """
+    staging = os.path.join(local_path(path), STAGING)
+    owner = _owner(job, uid)
+    removed = []
+    with contextlib.suppress(FileNotFoundError):
+        for name in sorted(os.listdir(staging)):
+            if name.startswith(owner) and name not in keep_names:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(staging, name))
+                removed.append(name)
+    return removed
+
+
+def _owner(job: str, uid: str) -> str:
+    """What the staged files of one sink begin with. No job and uid make the same one as another pair."""
+    return f"{_word(job)}-{_word(uid)}-"
+
+
+def _word(name: str) -> str:
+    """A name as part of a file name: without "-", which ends it, and not too long for a filesystem."""
+    word = quote(name, safe="").replace("-", "%2D")
+    if len(word) > 60:
+        return f"{word[:40]}~{xxhash.xxh3_64_hexdigest(name.encode())}"
+    return word.replace("~", "%7E")

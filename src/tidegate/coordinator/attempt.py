@@ -1,0 +1,368 @@
+"""One attempt, seen from the driver: slots report in, checkpoints run, until it finishes or fails. One thread.
+
+The protocol decides (protocol/checkpointing.py); this carries the decisions out. The same class runs under Spark
+(coordinator/execution.py) and in the in-process runner. Steps numbered as in docs/architecture.md:
+
+    1.  trigger: every slot is told         5a. all acknowledged: write the metadata
+    5b. write the log record: from here the checkpoint counts
+    6.  tell every slot "complete"          7.  final checkpoint committed everywhere: FINISHED goes into the log
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Union
+
+from typing_extensions import assert_never
+
+from tidegate.coordinator.observing import (
+    CheckpointChanged,
+    CheckpointStatistics,
+    CheckpointStatus,
+    JobStatus,
+    JobView,
+    SlotCheckpoint,
+    SlotReported,
+    StatusChanged,
+)
+from tidegate.coordinator.ports import Background, CrashPoints, SlotLinks
+from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt
+from tidegate.errors import (
+    CommitLost,
+    JobFailed,
+    ProtocolViolation,
+    StorageError,
+    Superseded,
+    TidegateError,
+    UserCodeFailed,
+)
+from tidegate.ids import AttemptId, CheckpointId, SlotId
+from tidegate.protocol.checkpointing import (
+    Action,
+    CheckpointPolicy,
+    CheckpointRequested,
+    CheckpointScheduler,
+    CheckpointStored,
+    CheckpointStoreFailed,
+    DiscardSnapshot,
+    Event,
+    FailAttempt,
+    FinishJob,
+    NotifyAborted,
+    NotifyComplete,
+    SlotBecameReady,
+    SlotCommitted,
+    SlotEnded,
+    SnapshotAcknowledged,
+    SnapshotDeclined,
+    StoreCheckpoint,
+    TimePassed,
+    TriggerCheckpoint,
+)
+from tidegate.wire.control import (
+    Abort,
+    Acknowledge,
+    Cancel,
+    Committed,
+    Complete,
+    Decline,
+    Ended,
+    Finish,
+    FromSlot,
+    Heartbeat,
+    Ready,
+    SlotFailed,
+    Start,
+    ToDriver,
+    Trigger,
+)
+
+log = logging.getLogger("tidegate.coordinator")
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFinished:
+    """FINISHED stands in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """Failed. `permanent`: no restart can help, or none is allowed to."""
+
+    error: TidegateError
+    permanent: bool = False
+
+
+Outcome = Union[AttemptFinished, AttemptEnded]
+
+
+@dataclass(slots=True)
+class Timeouts:
+    start_s: float = 120.0  #: a gang that starts only in part waits for ever otherwise
+    heartbeat_s: float = 30.0  #: Spark does not notice a frozen worker
+
+
+@dataclass(slots=True)
+class Attempt:
+    """Driven by its shell: `slot_connected`, `slot_said`, `slot_lost`, `tick`."""
+
+    id: AttemptId
+    starts: dict[SlotId, Start]
+    policy: CheckpointPolicy
+    next_checkpoint_id: CheckpointId
+    latest_completed: CheckpointId
+    links: SlotLinks
+    recorder: CheckpointRecorder
+    storing: Background
+    post: Callable[[Callable[[], None]], None]  #: run in the coordinator's thread
+    view: JobView
+    crash_points: CrashPoints
+    clock: Callable[[], float]  #: monotonic
+    wall_clock: Callable[[], float]
+    on_driver_payload: Callable[[ToDriver], None]
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    outcome: Outcome | None = None
+    scheduler: CheckpointScheduler = field(init=False)
+    connected: dict[SlotId, float] = field(default_factory=dict, init=False)  #: when each was last heard
+    running: bool = field(default=False, init=False)
+    _began: float = field(init=False)
+    _statistics: dict[int, CheckpointStatistics] = field(default_factory=dict, init=False)
+    _triggered: dict[int, float] = field(default_factory=dict, init=False)
+    _finishing: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._began = self.clock()
+        self.scheduler = CheckpointScheduler(
+            attempt=self.id,
+            slots=frozenset(self.starts),
+            policy=self.policy,
+            next_id=self.next_checkpoint_id,
+            latest_completed=self.latest_completed,
+        )
+
+    # -- what happens -------------------------------------------------------------------------------------------
+
+    def slot_connected(self, slot: SlotId) -> None:
+        if slot not in self.starts or slot in self.connected:
+            self.fail(ProtocolViolation(f"slot {slot} called twice, or is not in the plan"))
+            return
+        self.connected[slot] = self.clock()
+        self.links.send(slot, self.starts[slot])
+
+    def slot_said(self, slot: SlotId, message: FromSlot) -> None:
+        if self.outcome is not None:
+            return
+        self.connected[slot] = self.clock()
+        match message:
+            case Ready():
+                self._decide(SlotBecameReady(slot))
+                if not self.running and self.scheduler.ready == self.scheduler.slots:
+                    self.running = True
+                    self._status(JobStatus.RUNNING, "")
+            case Heartbeat():
+                self.view.publish(SlotReported(slot, message))
+            case Acknowledge(checkpoint, snapshot, timings):
+                self._note_acknowledged(checkpoint, slot, SlotCheckpoint(self._since_trigger(checkpoint), timings))
+                self._decide(SnapshotAcknowledged(slot, self.id, CheckpointId(checkpoint), snapshot))
+            case Decline(checkpoint, reason):
+                self._decide(SnapshotDeclined(slot, self.id, CheckpointId(checkpoint), reason))
+            case Ended():
+                self._decide(SlotEnded(slot))
+            case Committed(checkpoint):
+                self._decide(SlotCommitted(slot, CheckpointId(checkpoint)))
+            case SlotFailed():
+                self.fail(*_failure_of(message))
+            case ToDriver():
+                self.on_driver_payload(message)
+            case _:
+                assert_never(message)
+
+    def slot_lost(self, slot: SlotId, reason: str) -> None:
+        if self.outcome is None and not self._finishing:
+            self.fail(JobFailed(f"slot {slot} was lost: {reason}", slot=str(slot)))
+
+    def request_checkpoint(self) -> None:
+        self._decide(CheckpointRequested())
+
+    def tick(self) -> None:
+        """Time has passed."""
+        if self.outcome is not None:
+            return
+        now = self.clock()
+        if len(self.connected) < len(self.starts) and now - self._began > self.timeouts.start_s:
+            missing = sorted(set(self.starts) - set(self.connected))
+            self.fail(
+                JobFailed(
+                    f"{len(missing)} of {len(self.starts)} slots did not start within {self.timeouts.start_s:g} s "
+                    f"({', '.join(map(str, missing[:8]))}); an executor may be frozen"
+                )
+            )
+            return
+        for slot, heard in self.connected.items():
+            if now - heard > self.timeouts.heartbeat_s and not self._finishing:
+                self.slot_lost(slot, f"silent for {self.timeouts.heartbeat_s:g} s")
+                return
+        self._decide(TimePassed())
+
+    def next_wake(self) -> float:
+        """When `tick` is due, at the latest."""
+        times = [self.clock() + 1.0]
+        wake = self.scheduler.next_wake()
+        if wake is not None:
+            times.append(wake)
+        return min(times)
+
+    def fail(self, error: TidegateError, permanent: bool = False) -> None:
+        if self.outcome is None:
+            self.outcome = AttemptEnded(error, permanent)
+
+    def cancel_slots(self) -> None:
+        for slot in self.connected:
+            self.links.send(slot, Cancel())
+
+    # -- decisions ----------------------------------------------------------------------------------------------
+
+    def _decide(self, event: Event) -> None:
+        if self.outcome is None:
+            for action in self.scheduler.on(event, self.clock()):
+                self._act(action)
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case TriggerCheckpoint(checkpoint, purpose):
+                self._triggered[checkpoint] = self.clock()
+                self._publish(
+                    CheckpointStatistics(
+                        checkpoint=checkpoint,
+                        attempt=self.id,
+                        purpose=purpose.value,
+                        status=CheckpointStatus.IN_PROGRESS,
+                        triggered_at=self.wall_clock(),
+                        slots=len(self.starts),
+                    )
+                )
+                self._tell_all(Trigger(checkpoint))
+                self.crash_points.reach("driver.triggered", None, checkpoint)
+            case StoreCheckpoint():
+                triggered_at = self._statistics[action.checkpoint].triggered_at
+                self.storing.submit(lambda: self._store(action, triggered_at))
+            case NotifyComplete(checkpoint):
+                self.crash_points.reach("driver.before-notify", None, checkpoint)
+                self._tell_all(Complete(checkpoint))
+                self.crash_points.reach("driver.notified", None, checkpoint)
+            case NotifyAborted(checkpoint, latest_completed, reason, detail):
+                log.warning("checkpoint %d was given up: %s (%s)", checkpoint, reason.value, detail)
+                self._publish_end(checkpoint, CheckpointStatus.FAILED, failure=f"{reason.value}: {detail}")
+                self._tell_all(Abort(checkpoint, latest_completed))
+            case DiscardSnapshot(slot, checkpoint, _, answer):
+                log.info("the snapshot of slot %s for checkpoint %d is discarded: %s", slot, checkpoint, answer.value)
+            case FailAttempt(reason):
+                self.fail(JobFailed(reason))
+            case FinishJob():
+                self._finishing = True
+                self.storing.submit(self._finish)
+            case _:
+                assert_never(action)
+
+    def _tell_all(self, message: Trigger | Complete | Abort | Finish) -> None:
+        for slot in self.connected:
+            self.links.send(slot, message)
+
+    # -- storing (background) -----------------------------------------------------------------------------------
+
+    def _store(self, action: StoreCheckpoint, triggered_at: float) -> None:
+        checkpoint = action.checkpoint
+        try:
+            stored = self.recorder.complete(self.id, checkpoint, action.purpose, action.snapshots, triggered_at)
+        except Superseded as error:
+            superseded = error
+            self.post(lambda: self.fail(superseded, permanent=True))
+            return
+        except LogInDoubt as error:
+            in_doubt = error
+            self.post(lambda: self.fail(in_doubt))
+            return
+        except StorageError as error:
+            reason = str(error)
+            self.post(lambda: self._decide(CheckpointStoreFailed(checkpoint, reason)))
+            return
+        self.post(lambda: self._stored(checkpoint, stored.size_bytes, stored.uri))
+        self.recorder.delete_dropped()
+
+    def _stored(self, checkpoint: CheckpointId, size_bytes: int, uri: str) -> None:
+        if self.outcome is None:
+            self._publish_end(checkpoint, CheckpointStatus.COMPLETED, size_bytes=size_bytes, path=uri)
+            self._decide(CheckpointStored(checkpoint))
+
+    def _finish(self) -> None:
+        try:
+            self.recorder.finish()
+        except TidegateError as error:
+            failure = error
+            self.post(lambda: self.fail(failure, permanent=isinstance(failure, Superseded)))
+            return
+        self.post(self._finished)
+
+    def _finished(self) -> None:
+        if self.outcome is None:
+            self.outcome = AttemptFinished()
+            self._tell_all(Finish())
+
+    # -- statistics ---------------------------------------------------------------------------------------------
+
+    def _since_trigger(self, checkpoint: int) -> float:
+        return self.clock() - self._triggered.get(checkpoint, self.clock())
+
+    def _note_acknowledged(self, checkpoint: int, slot: SlotId, part: SlotCheckpoint) -> None:
+        statistics = self._statistics.get(checkpoint)
+        if statistics is not None and slot not in statistics.acknowledged:
+            self._publish(replace(statistics, acknowledged={**statistics.acknowledged, slot: part}))
+
+    def _publish_end(
+        self, checkpoint: int, status: CheckpointStatus, size_bytes: int = 0, path: str = "", failure: str = ""
+    ) -> None:
+        statistics = self._statistics.pop(checkpoint)
+        duration = self._since_trigger(checkpoint)
+        self._triggered.pop(checkpoint, None)
+        self.view.publish(
+            CheckpointChanged(
+                replace(
+                    statistics, status=status, duration_s=duration, size_bytes=size_bytes, path=path, failure=failure
+                )
+            )
+        )
+
+    def _publish(self, statistics: CheckpointStatistics) -> None:
+        self._statistics[statistics.checkpoint] = statistics
+        self.view.publish(CheckpointChanged(statistics))
+
+    def _status(self, status: JobStatus, detail: str) -> None:
+        self.view.publish(StatusChanged(status, detail, self.wall_clock()))
+
+
+def _failure_of(failed: SlotFailed) -> tuple[TidegateError, bool]:
+    """The error to show the user, and whether a restart cannot help."""
+    context = {
+        "operator": failed.operator,
+        "uid": failed.uid,
+        "subtask": failed.subtask,
+        "checkpoint": failed.checkpoint,
+        "user_line": failed.user_line,
+        "cause": failed.traceback,
+    }
+    match failed.kind:
+        case "user":
+            where = f"in {failed.operator} (uid {failed.uid!r}), subtask {failed.subtask}"
+            if failed.checkpoint is not None:
+                where += f", checkpoint {failed.checkpoint}"
+            if failed.user_line:
+                where += f", at {failed.user_line}"
+            return UserCodeFailed(f"{failed.message}\n  {where}", **context), False
+        case "commit_lost":
+            return CommitLost(failed.message, **context), True
+        case "permanent":
+            return JobFailed(failed.message, **context), True
+        case _:
+            return JobFailed(failed.message, **context), False

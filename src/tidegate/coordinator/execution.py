@@ -1,0 +1,308 @@
+"""Runs a job's attempts on a cluster: the coordinator's thread, its queue, the control server, the gang. Driver.
+
+Everything that happens (a slot's message, a lost connection, a stored checkpoint, the end of the Spark job, a user's call)
+is put into one queue and handled by one thread, in order.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from tidegate.coordinator.attempt import Attempt, AttemptEnded, AttemptFinished, Timeouts
+from tidegate.coordinator.job import AttemptInputs, JobEnded, JobRun, RestartIn
+from tidegate.coordinator.observing import JobStatus, StatusChanged
+from tidegate.coordinator.ports import CrashPoints
+from tidegate.coordinator.server import ControlServer
+from tidegate.errors import ConfigurationError, JobFailed, StorageError, TidegateError
+from tidegate.ids import AttemptId, SlotId
+from tidegate.wire.control import FromSlot, ToDriver
+from tidegate.wire.handshake import Hello
+
+log = logging.getLogger("tidegate.coordinator")
+
+GANG_END_S = 20.0  #: how long the tasks of an ended attempt may take to leave before the next is started anyway
+SLOTS_POLL_S = 0.25
+FINISH_S = 30.0
+
+
+class RunningGang(Protocol):
+    """The Spark job of one attempt."""
+
+    def start(self) -> None: ...
+    def cancel(self) -> None: ...
+    def join(self, timeout_s: float) -> bool: ...
+
+
+class Cluster(Protocol):
+    """What runs the slots; spark/cluster.py is one."""
+
+    bind_address: str
+    call_address: str
+
+    def gang(
+        self, attempt: AttemptId, address: tuple[str, int], token: bytes, on_end: Callable[[bool, bool, str], None]
+    ) -> RunningGang:
+        """`on_end(completed, no_slots, message)` is called from another thread."""
+
+    def give_up(self, hello: Hello) -> None:
+        """The worker is frozen or lost: let the cluster replace what can be replaced."""
+
+
+class JobExecution:
+    """The shell around JobRun and Attempt."""
+
+    def __init__(
+        self,
+        job: JobRun,
+        cluster: Cluster,
+        crash_points: CrashPoints,
+        on_driver_payload: Callable[[ToDriver], None],
+    ) -> None:
+        self._job = job
+        self._cluster = cluster
+        self._crash_points = crash_points
+        self._on_driver_payload = on_driver_payload
+        self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._attempt: Attempt | None = None
+        self._cancel_requested = False
+        self._gang_running = False
+        self._no_slots = False
+        self._waiting_for_slots = False
+        self._hellos: dict[SlotId, Hello] = {}
+        self._storing = _StoringThread(self._post)
+        self.ended: JobEnded | None = None
+        self.end_event = threading.Event()
+
+    # -- any thread -------------------------------------------------------------------------------------------------
+
+    def request_cancel(self) -> None:
+        self._post(self._cancel)
+
+    def request_checkpoint(self) -> None:
+        self._post(lambda: self._attempt and self._attempt.request_checkpoint())
+
+    def workers(self) -> dict[SlotId, Hello]:
+        return dict(self._hellos)
+
+    def run(self) -> None:
+        """Until the job ends. The coordinator's thread."""
+        try:
+            self.ended = self._run()
+        except TidegateError as error:
+            self.ended = self._job.fail(error)
+        except BaseException as error:
+            log.exception("the coordinator failed")
+            self.ended = self._job.fail(JobFailed(f"the coordinator failed: {type(error).__name__}: {error}"))
+        finally:
+            self._storing.close()
+            self.end_event.set()
+
+    # -- the coordinator's thread -----------------------------------------------------------------------------------
+
+    def _run(self) -> JobEnded:
+        self._job.begin()
+        while True:
+            try:
+                inputs = self._job.next_attempt()
+            except ConfigurationError:
+                raise
+            except StorageError as error:
+                if type(error) is not StorageError:  # damaged, in use: no retry can help
+                    raise
+                decision = self._job.attempt_ended(AttemptId(0, 0), AttemptEnded(error))  # type: ignore[arg-type]
+            else:
+                if self._cancel_requested:
+                    return self._job.canceled()
+                attempt = self._run_attempt(inputs)
+                if self._cancel_requested and not isinstance(attempt.outcome, AttemptFinished):
+                    return self._job.canceled()
+                if self._no_slots:
+                    self._wait_for_slots()
+                    continue
+                assert attempt.outcome is not None
+                decision = self._job.attempt_ended(inputs.id, attempt.outcome)
+            match decision:
+                case JobEnded():
+                    return decision
+                case RestartIn(seconds):
+                    self._pause(seconds)
+                    if self._cancel_requested:
+                        return self._job.canceled()
+
+    def _run_attempt(self, inputs: AttemptInputs) -> Attempt:
+        token = secrets.token_bytes(32)
+        self._hellos.clear()
+        self._no_slots = False
+        server = ControlServer(self._cluster.bind_address, inputs.id, token, _Relay(self, inputs.id))
+        attempt = Attempt(
+            id=inputs.id,
+            starts=inputs.starts,
+            policy=self._job.config.policy(),
+            next_checkpoint_id=inputs.next_checkpoint_id,
+            latest_completed=inputs.latest_completed,
+            links=server,
+            recorder=self._job.recorder,
+            storing=self._storing,
+            post=self._post,
+            view=self._job.view,
+            crash_points=self._crash_points,
+            clock=time.monotonic,
+            wall_clock=time.time,
+            on_driver_payload=self._on_driver_payload,
+            timeouts=Timeouts(self._job.config.start_timeout_s, self._job.config.heartbeat_timeout_s),
+        )
+        self._attempt = attempt
+        gang = self._cluster.gang(
+            inputs.id, (self._cluster.call_address, server.port), token, self._gang_ended_callback(inputs.id)
+        )
+        self._gang_running = True
+        gang.start()
+        try:
+            while attempt.outcome is None:
+                self._handle_next(attempt.next_wake())
+                if time.monotonic() >= attempt.next_wake() - 1e-4:
+                    attempt.tick()
+                if self._cancel_requested:
+                    attempt.fail(JobFailed("canceled"))
+            if isinstance(attempt.outcome, AttemptFinished):
+                self._await_gang(FINISH_S)
+        finally:
+            self._job.used_ids_below(attempt.scheduler.next_id)
+            if self._gang_running:
+                attempt.cancel_slots()
+                gang.cancel()
+                self._await_gang(GANG_END_S)
+            if self._gang_running:
+                log.warning(
+                    "tasks of attempt %s have not ended after %g s; going on without them", inputs.id, GANG_END_S
+                )
+                for slot, hello in self._hellos.items():
+                    if slot not in attempt.connected:
+                        self._cluster.give_up(hello)
+            server.close()
+            self._storing.drain()
+            self._attempt = None
+        return attempt
+
+    def _await_gang(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while self._gang_running and time.monotonic() < deadline:
+            self._handle_next(deadline)
+
+    def _wait_for_slots(self) -> None:
+        """Not a failure: the dying tasks of the last attempt still hold slots, or an executor is being replaced."""
+        if not self._waiting_for_slots:
+            self._waiting_for_slots = True
+            detail = "the cluster has too few free slots at the moment"
+            self._job.view.publish(StatusChanged(JobStatus.WAITING, detail, time.time()))
+        self._pause(SLOTS_POLL_S)
+
+    def _pause(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self._cancel_requested:
+            self._handle_next(deadline)
+
+    def _handle_next(self, deadline: float) -> None:
+        try:
+            self._queue.get(timeout=max(0.0, min(deadline - time.monotonic(), 1.0)))()
+        except queue.Empty:
+            return
+
+    def _post(self, action: Callable[[], object]) -> None:
+        self._queue.put(action)  # type: ignore[arg-type]
+
+    def _cancel(self) -> None:
+        self._cancel_requested = True
+
+    # -- from the gang and the control server -------------------------------------------------------------------------
+
+    def _gang_ended_callback(self, attempt: AttemptId) -> Callable[[bool, bool, str], None]:
+        def on_end(completed: bool, no_slots: bool, message: str) -> None:
+            self._post(lambda: self._gang_ended(attempt, completed, no_slots, message))
+
+        return on_end
+
+    def _gang_ended(self, id: AttemptId, completed: bool, no_slots: bool, message: str) -> None:
+        if self._attempt is None or self._attempt.id != id:
+            return  # the tasks of an attempt that we did not wait for
+        self._gang_running = False
+        if self._attempt.outcome is None:
+            self._no_slots = no_slots
+            what = "the Spark job ended before the stream did" if completed else f"the Spark job failed: {message}"
+            self._attempt.fail(JobFailed(what))
+
+    def slot_connected(self, id: AttemptId, slot: SlotId, hello: Hello) -> None:
+        if self._attempt is not None and self._attempt.id == id:
+            self._waiting_for_slots = False
+            self._hellos[slot] = hello
+            self._attempt.slot_connected(slot)
+
+    def slot_said(self, id: AttemptId, slot: SlotId, message: FromSlot) -> None:
+        if self._attempt is not None and self._attempt.id == id:
+            self._attempt.slot_said(slot, message)
+
+    def slot_lost(self, id: AttemptId, slot: SlotId, reason: str) -> None:
+        if self._attempt is not None and self._attempt.id == id:
+            self._attempt.slot_lost(slot, reason)
+
+
+class _Relay:
+    """From the control server's thread to the coordinator's."""
+
+    def __init__(self, execution: JobExecution, attempt: AttemptId) -> None:
+        self._execution = execution
+        self._attempt = attempt
+
+    def connected(self, slot: SlotId, hello: Hello) -> None:
+        self._execution._post(lambda: self._execution.slot_connected(self._attempt, slot, hello))
+
+    def said(self, slot: SlotId, message: FromSlot) -> None:
+        self._execution._post(lambda: self._execution.slot_said(self._attempt, slot, message))
+
+    def lost(self, slot: SlotId, reason: str) -> None:
+        self._execution._post(lambda: self._execution.slot_lost(self._attempt, slot, reason))
+
+
+class _StoringThread:
+    """Writes metadata and log records, one after another, off the coordinator's thread."""
+
+    def __init__(self, post: Callable[[Callable[[], object]], None]) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._post = post
+        self._idle = threading.Condition()
+        self._open = 0
+        self._thread = threading.Thread(target=self._run, name="tidegate-storing", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], None]) -> None:
+        with self._idle:
+            self._open += 1
+        self._jobs.put(job)
+
+    def drain(self) -> None:
+        """Nothing of the last attempt may still be writing when the log is read for the next."""
+        with self._idle:
+            self._idle.wait_for(lambda: self._open == 0)
+
+    def close(self) -> None:
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        while True:
+            job = self._jobs.get()
+            if job is None:
+                return
+            try:
+                job()
+            except BaseException:
+                log.exception("storing a checkpoint failed unexpectedly")
+            finally:
+                with self._idle:
+                    self._open -= 1
+                    self._idle.notify_all()

@@ -1,0 +1,200 @@
+"""A job's life in one driver: take a generation, then attempt after attempt until it ends. Driver; one thread.
+
+    CREATED -> INITIALIZING -> RUNNING -> FINISHED
+                   ^              |
+                   +- RESTARTING -+-> FAILED | CANCELED
+
+Decides nothing about processes: its shell (coordinator/execution.py, or the in-process runner) runs the attempts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Union
+
+from tidegate.config import JobConfig
+from tidegate.coordinator.attempt import AttemptEnded, AttemptFinished, Outcome
+from tidegate.coordinator.observing import AttemptFailed, AttemptStarted, JobStatus, JobView, StatusChanged
+from tidegate.coordinator.ports import CrashPoints
+from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt
+from tidegate.coordinator.restoring import plan_start, stored_max_parallelism
+from tidegate.errors import StorageError, Superseded, TidegateError
+from tidegate.graph.logical import LogicalGraph
+from tidegate.graph.plan import JobPlan, plan_job
+from tidegate.graph.specs import SourceSpec
+from tidegate.ids import AttemptId, AttemptNumber, CheckpointId, Generation, SlotId
+from tidegate.storage.checkpoints import load_checkpoint, resolve
+from tidegate.storage.log import JobLog, Resume
+from tidegate.storage.metadata import CheckpointMetadata
+from tidegate.storage.paths import JobPaths
+from tidegate.storage.store import ObjectStore
+from tidegate.wire.control import Start
+
+log = logging.getLogger("tidegate.coordinator")
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptInputs:
+    """What an attempt starts from."""
+
+    id: AttemptId
+    starts: dict[SlotId, Start]
+    next_checkpoint_id: CheckpointId
+    latest_completed: CheckpointId
+    restored_from: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RestartIn:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    status: JobStatus
+    error: TidegateError | None
+
+
+Decision = Union[RestartIn, JobEnded]
+
+
+class JobRun:
+    """One job in one driver."""
+
+    def __init__(
+        self,
+        name: str,
+        graph: LogicalGraph,
+        default_parallelism: int,
+        config: JobConfig,
+        store: ObjectStore,
+        driver: str,
+        view: JobView,
+        crash_points: CrashPoints,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        sleep: Callable[[float], None],
+        jitter: Callable[[], float],
+    ) -> None:
+        self.config = config
+        self.view = view
+        self._graph = graph
+        self._driver = driver
+        self._store = store
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._jitter = jitter
+        self._paths = JobPaths(name)
+        self._log = JobLog(store, self._paths)
+        self._strategy = config.restart.strategy(config.interval_s is not None)
+        self._number = 0
+        self._next_id = CheckpointId(1)
+        config.validate()
+        resume: Resume | object = self._resume_point(config.resume)
+        newest = self._log.read_newest() if config.resume is not None else None
+        pointer = newest.latest if newest is not None and resume is Resume.LATEST else None
+        if not isinstance(resume, Resume):
+            pointer = resume
+        metadata = None if pointer is None else load_checkpoint(store, pointer, newest.retained if newest else ())
+        self.plan: JobPlan = plan_job(
+            name, graph, default_parallelism, {} if metadata is None else stored_max_parallelism(metadata)
+        )
+        if metadata is not None:  # refuse what does not fit before the generation is taken
+            plan_start(self.plan, metadata, {}, config.allow_dropped_state)
+        self._resume = resume
+        self.recorder = CheckpointRecorder(
+            store=store,
+            paths=self._paths,
+            log=self._log,
+            plan=self.plan,
+            keep=config.retained,
+            crash_points=crash_points,
+            wall_clock=wall_clock,
+            sleep=sleep,
+        )
+
+    def _resume_point(self, resume: str | None) -> object:
+        if resume is None:
+            return Resume.FRESH
+        return Resume.LATEST if resume == "latest" else resolve(self._store, self._paths, resume)
+
+    def begin(self) -> None:
+        """Become the job's driver. :raises JobFolderInUse:"""
+        self._log.take_generation(self._driver, self._wall_clock(), self._resume)  # type: ignore[arg-type]
+
+    def next_attempt(self) -> AttemptInputs:
+        """What the next attempt starts from: always what the log says, never what memory remembers.
+
+        :raises CheckpointDamaged: :raises ConfigurationError: when no attempt can help.
+        :raises StorageError: when storage does not answer at the moment.
+        """
+        if self._log.in_doubt is not None:
+            self._log.take_generation(self._driver, self._wall_clock())
+        record = self._log.last
+        assert record is not None
+        metadata: CheckpointMetadata | None = None
+        if record.latest is not None:
+            older = [pointer for pointer in record.retained if pointer != record.latest]
+            metadata = load_checkpoint(self._store, record.latest, older)
+        discovered = {
+            operator.uid: operator.operator.spec.source.discover_splits(operator.parallelism)
+            for operator in self.plan.operators
+            if isinstance(operator.operator.spec, SourceSpec)
+        }
+        self._number += 1
+        self._next_id = CheckpointId(max(self._next_id, record.next_checkpoint_id))
+        attempt = AttemptId(Generation(record.generation), AttemptNumber(self._number))
+        restored_from = None if metadata is None else metadata.checkpoint
+        inputs = AttemptInputs(
+            id=attempt,
+            starts=plan_start(self.plan, metadata, discovered, self.config.allow_dropped_state),
+            next_checkpoint_id=self._next_id,
+            latest_completed=CheckpointId(restored_from or 0),
+            restored_from=restored_from,
+        )
+        self.view.publish(AttemptStarted(attempt, restored_from, self._wall_clock()))
+        self._status(JobStatus.INITIALIZING, f"attempt {attempt}")
+        return inputs
+
+    def used_ids_below(self, next_id: CheckpointId) -> None:
+        """Ids that an attempt has given out are not given out again."""
+        self._next_id = CheckpointId(max(self._next_id, next_id))
+
+    def attempt_ended(self, attempt: AttemptId, outcome: Outcome) -> Decision:
+        match outcome:
+            case AttemptFinished():
+                self._status(JobStatus.FINISHED, "")
+                return JobEnded(JobStatus.FINISHED, None)
+            case AttemptEnded(error, permanent):
+                delay = None if permanent else self._strategy.delay_after_failure(self._clock(), self._jitter())
+                self.view.publish(AttemptFailed(attempt, str(error), delay, self._wall_clock()))
+                if delay is None:
+                    return self.fail(error)
+                self._status(JobStatus.RESTARTING, f"in {delay:.1f} s: {str(error).splitlines()[0]}")
+                return RestartIn(delay)
+
+    def fail(self, error: TidegateError) -> JobEnded:
+        """The job ends FAILED. Its newest checkpoint stays: the next run continues with resume="latest"."""
+        if not isinstance(error, (Superseded, LogInDoubt)):
+            self._try(lambda: self.recorder.fail(str(error).splitlines()[0]))
+        self._status(JobStatus.FAILED, str(error).splitlines()[0])
+        return JobEnded(JobStatus.FAILED, error)
+
+    def canceled(self) -> JobEnded:
+        self._try(self.recorder.cancel)
+        self._status(JobStatus.CANCELED, "")
+        return JobEnded(JobStatus.CANCELED, None)
+
+    def _try(self, write: Callable[[], None]) -> None:
+        """A record for people; that it cannot be written must not hide why the job ended."""
+        if self._log.last is None or self._log.in_doubt is not None:
+            return
+        try:
+            write()
+        except (StorageError, Superseded) as error:
+            log.warning("the end of the job could not be noted in its log: %s", error)
+
+    def _status(self, status: JobStatus, detail: str) -> None:
+        self.view.publish(StatusChanged(status, detail, self._wall_clock()))

@@ -1,0 +1,145 @@
+"""Completing checkpoints in storage: metadata, then the log record, then deleting what is no longer retained. Driver.
+
+Runs on one background thread. The log record is the commit point: before it nothing counts, after it everything does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from tidegate.coordinator.ports import CrashPoints
+from tidegate.errors import StorageError
+from tidegate.graph.plan import JobPlan
+from tidegate.graph.specs import keys_of, user_function_of
+from tidegate.ids import AttemptId, CheckpointId, SlotId
+from tidegate.protocol.checkpointing import Purpose
+from tidegate.state.declarations import declared_states
+from tidegate.storage.checkpoints import load_checkpoint, store_checkpoint
+from tidegate.storage.log import CheckpointPointer, JobLog, LogRecord
+from tidegate.storage.metadata import CheckpointMetadata, OperatorInfo, SlotSnapshot, StateInfo
+from tidegate.storage.paths import JobPaths
+from tidegate.storage.retention import delete_checkpoint, plan_retention
+from tidegate.storage.store import ObjectStore
+
+log = logging.getLogger("tidegate.coordinator")
+
+LOG_TRIES = 5
+FIRST_RETRY_S = 0.1
+
+
+class LogInDoubt(StorageError):
+    """Nobody knows whether the record stands in the log. Only reading it again, as a new generation, can tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCheckpoint:
+    size_bytes: int
+    uri: str
+
+
+@dataclass(slots=True)
+class CheckpointRecorder:
+    """The only writer of a job's log in this driver."""
+
+    store: ObjectStore
+    paths: JobPaths
+    log: JobLog
+    plan: JobPlan
+    keep: int
+    crash_points: CrashPoints
+    wall_clock: Callable[[], float]
+    sleep: Callable[[float], None]
+    _dropped: list[CheckpointPointer] = field(default_factory=list)
+
+    def complete(
+        self,
+        attempt: AttemptId,
+        checkpoint: CheckpointId,
+        purpose: Purpose,
+        snapshots: Mapping[SlotId, SlotSnapshot],
+        triggered_at: float,
+    ) -> StoredCheckpoint:
+        """:raises StorageError: nothing stands in the log. :raises LogInDoubt: :raises Superseded:"""
+        metadata = CheckpointMetadata(
+            job=self.plan.job,
+            checkpoint=checkpoint,
+            generation=attempt.generation,
+            attempt=attempt.number,
+            triggered_at=triggered_at,
+            completed_at=self.wall_clock(),
+            operators=operator_infos(self.plan),
+            slots=[snapshots[slot] for slot in sorted(snapshots)],
+            final=purpose is Purpose.FINAL,
+        )
+        # 5a. the metadata: nobody looks for it yet
+        self.crash_points.reach("driver.before-metadata", None, checkpoint)
+        pointer = store_checkpoint(self.store, self.paths, metadata)
+        # 5b. the log record: the commit point
+        self.crash_points.reach("driver.before-log", None, checkpoint)
+        last = self.log.last
+        assert last is not None
+        kept, dropped = plan_retention([*last.retained, pointer], self.keep)
+        self._append(self.log.completed(pointer, kept, self.wall_clock()))
+        self.crash_points.reach("driver.after-log", None, checkpoint)
+        self._dropped += dropped
+        return StoredCheckpoint(pointer.size_bytes, self.store.uri(pointer.metadata_path))
+
+    def finish(self) -> None:
+        self.crash_points.reach("driver.before-finished")
+        self._append(self.log.finished(self.wall_clock()))
+        self.crash_points.reach("driver.after-finished")
+
+    def cancel(self) -> None:
+        self._append(self.log.canceled(self.wall_clock()))
+
+    def fail(self, reason: str) -> None:
+        self._append(self.log.failed(self.wall_clock(), reason))
+
+    def delete_dropped(self) -> None:
+        """After the record that dropped them. Trouble is logged; the files are then found by a later sweep."""
+        newest = self.log.last
+        assert newest is not None
+        while self._dropped:
+            pointer = self._dropped.pop(0)
+            try:
+                metadata = load_checkpoint(self.store, pointer)
+            except StorageError:
+                metadata = None
+            for failure in delete_checkpoint(self.store, self.paths, pointer, metadata, newest).failures:
+                log.warning("files of checkpoint %d were not deleted: %s", pointer.id, failure)
+
+    def _append(self, record: LogRecord) -> None:
+        delay = FIRST_RETRY_S
+        for tries_left in reversed(range(LOG_TRIES)):
+            try:
+                self.log.append(record)
+                return
+            except StorageError as error:
+                if not tries_left:
+                    raise LogInDoubt(
+                        f"the job's log could not be written ({error}); whether record {record.sequence} stands there is "
+                        "settled by the next attempt"
+                    ) from error
+                self.sleep(delay)
+                delay *= 2
+
+
+def operator_infos(plan: JobPlan) -> list[OperatorInfo]:
+    """The operators as the metadata describes them."""
+    infos = []
+    for planned in plan.operators:
+        keys = keys_of(planned.operator.spec)
+        states = declared_states(user_function_of(planned.operator.spec))
+        infos.append(
+            OperatorInfo(
+                uid=planned.uid,
+                name=planned.operator.name,
+                parallelism=planned.parallelism,
+                max_parallelism=planned.max_parallelism,
+                key_type=keys[0].key_type().name if keys else None,
+                states=[StateInfo(name, d.kind, d.type_name) for name, d in states.items()],
+            )
+        )
+    return infos

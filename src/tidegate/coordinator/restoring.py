@@ -1,0 +1,145 @@
+"""Which slot continues from what: a checkpoint's parts, mapped to the operators of the plan by uid. Driver; pure.
+
+Keyed state goes by key group, so it fits any parallelism. Splits are gathered from all old subtasks and dealt out again,
+together with newly discovered ones; a split that the checkpoint knows keeps its position. Committables go to any
+subtask: a committer needs nothing but their bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tidegate.connectors.contract import Split
+from tidegate.errors import ConfigurationError
+from tidegate.graph.plan import Chain, JobPlan, PlannedOperator
+from tidegate.graph.specs import SourceSpec, keys_of
+from tidegate.ids import SlotId
+from tidegate.state.key_groups import key_group_range
+from tidegate.storage.metadata import CheckpointMetadata, FileRef, SectionRef, SplitState, SubtaskSnapshot
+from tidegate.storage.snapshot_file import select_sections
+from tidegate.wire.control import Start, SubtaskRestore
+
+
+def plan_start(
+    plan: JobPlan,
+    metadata: CheckpointMetadata | None,
+    discovered: Mapping[str, Sequence[Split]],
+    allow_dropped_state: bool = False,
+) -> dict[SlotId, Start]:
+    """What each slot is told at its start.
+
+    :raises ConfigurationError: when state has no operator to go to, or does not fit it; before anything runs.
+    """
+    old = _by_uid(metadata)
+    if metadata is not None:
+        _refuse_dropped(plan, metadata, old, allow_dropped_state)
+    starts: dict[SlotId, Start] = {}
+    for layer_index, layer in enumerate(plan.layers):
+        for index in range(layer.width):
+            slot = SlotId(layer_index, index)
+            subtasks: list[SubtaskRestore] = []
+            ranges: dict[str, range] = {}
+            for chain in layer.chains:
+                subtask = plan.subtask_in(chain, slot)
+                if subtask is not None:
+                    subtasks += _chain_restores(chain, subtask, old, discovered)
+                    ranges |= _key_ranges(chain, subtask)
+            starts[slot] = Start(
+                restored_from=None if metadata is None else metadata.checkpoint,
+                subtasks=subtasks,
+                files=[] if metadata is None else _files_for(metadata, ranges),
+            )
+    return starts
+
+
+def stored_max_parallelism(metadata: CheckpointMetadata) -> dict[str, int]:
+    """Key groups cannot change under stored state: what was derived before is kept."""
+    return {info.uid: info.max_parallelism for info in metadata.operators if info.key_type is not None}
+
+
+def _by_uid(metadata: CheckpointMetadata | None) -> dict[str, list[SubtaskSnapshot]]:
+    by_uid: dict[str, list[SubtaskSnapshot]] = {}
+    for slot in () if metadata is None else metadata.slots:
+        for subtask in slot.subtasks:
+            by_uid.setdefault(subtask.uid, []).append(subtask)
+    for subtasks in by_uid.values():
+        subtasks.sort(key=lambda subtask: subtask.subtask)
+    return by_uid
+
+
+def _refuse_dropped(
+    plan: JobPlan, metadata: CheckpointMetadata, old: dict[str, list[SubtaskSnapshot]], allowed: bool
+) -> None:
+    operators = {operator.uid: operator for operator in plan.operators}
+    with_sections = {section.uid for slot in metadata.slots for section in slot.file.sections}
+    for info in metadata.operators:
+        holds = info.uid in with_sections or any(s.splits or s.committables for s in old.get(info.uid, []))
+        operator = operators.get(info.uid)  # type: ignore[call-overload]
+        if operator is None and holds and not allowed:
+            raise ConfigurationError(
+                f"checkpoint {metadata.checkpoint} holds state of the operator {info.name!r} (uid {info.uid!r}), which is "
+                "not in the job any more. Give the operator its old uid back, or drop its state with "
+                "allow_dropped_state=True.",
+                uid=info.uid,
+            )
+        if operator is None or info.key_type is None:
+            continue
+        if operator.max_parallelism != info.max_parallelism:
+            raise ConfigurationError(
+                f"{operator.operator} had max_parallelism {info.max_parallelism} when checkpoint {metadata.checkpoint} was "
+                f"taken and has {operator.max_parallelism} now; its state is filed by that number. Set it back."
+            )
+        keys = keys_of(operator.operator.spec)
+        if not keys or keys[0].key_type().name != info.key_type:
+            now = keys[0].key_type().name if keys else "none"
+            raise ConfigurationError(
+                f"{operator.operator} had keys of type {info.key_type} when checkpoint {metadata.checkpoint} was taken, and "
+                f"{now} now; the stored state could not be found by them."
+            )
+
+
+def _chain_restores(
+    chain: Chain, subtask: int, old: dict[str, list[SubtaskSnapshot]], discovered: Mapping[str, Sequence[Split]]
+) -> list[SubtaskRestore]:
+    return [_restore(operator, subtask, old.get(operator.uid, []), discovered) for operator in chain.operators]
+
+
+def _restore(
+    operator: PlannedOperator, subtask: int, old: list[SubtaskSnapshot], discovered: Mapping[str, Sequence[Split]]
+) -> SubtaskRestore:
+    splits: list[SplitState] = []
+    if isinstance(operator.operator.spec, SourceSpec):
+        known = {split.id: split for snapshot in old for split in snapshot.splits}
+        for split in discovered.get(operator.uid, ()):
+            known.setdefault(split.id, SplitState(split.id, split.position, split.finished))
+        ordered = sorted(known.values(), key=lambda split: split.id)
+        splits = ordered[subtask :: operator.parallelism]
+    same_width = len(old) == operator.parallelism
+    return SubtaskRestore(
+        uid=operator.uid,
+        subtask=subtask,
+        ended=bool(old) and (old[subtask].ended if same_width else all(snapshot.ended for snapshot in old)),
+        splits=splits,
+        committables=[
+            committable
+            for snapshot in old
+            if snapshot.subtask % operator.parallelism == subtask
+            for committable in snapshot.committables
+        ],
+    )
+
+
+def _key_ranges(chain: Chain, subtask: int) -> dict[str, range]:
+    return {
+        operator.uid: key_group_range(subtask, operator.parallelism, operator.max_parallelism)
+        for operator in chain.operators
+        if keys_of(operator.operator.spec)
+    }
+
+
+def _files_for(metadata: CheckpointMetadata, ranges: dict[str, range]) -> list[FileRef]:
+    def wanted(section: SectionRef) -> bool:
+        return section.uid in ranges and section.key_group in ranges[section.uid]
+
+    files = (select_sections(slot.file, wanted) for slot in metadata.slots)
+    return [file for file in files if file.sections]

@@ -1,0 +1,128 @@
+"""The control plane's server: slots of one attempt connect, prove that they know its token, and talk. Driver.
+
+An asyncio loop on a thread of its own moves bytes; what was heard is handed to the coordinator's thread in order.
+Whoever does not know the attempt's token (an old worker, a stranger) is refused before anything it says is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from tidegate.errors import ProtocolViolation
+from tidegate.ids import AttemptId, SlotId
+from tidegate.wire.control import MAX_MESSAGE_BYTES, FromSlot, ToSlot, decode_from_slot, encode
+from tidegate.wire.handshake import MAX_HELLO_BYTES, Hello, check_hello, new_challenge, prove
+
+log = logging.getLogger("tidegate.control")
+
+HELLO_TIMEOUT_S = 20.0
+_LENGTH = struct.Struct(">I")
+
+
+class ControlEvents(Protocol):
+    """Called from the server's thread; must hand on and return at once."""
+
+    def connected(self, slot: SlotId, hello: Hello) -> None: ...
+    def said(self, slot: SlotId, message: FromSlot) -> None: ...
+    def lost(self, slot: SlotId, reason: str) -> None: ...
+
+
+class ControlServer:
+    """Implements coordinator.ports.SlotLinks."""
+
+    def __init__(self, bind: str, attempt: AttemptId, token: bytes, events: ControlEvents) -> None:
+        self._attempt = attempt
+        self._token = token
+        self._events = events
+        self._writers: dict[SlotId, asyncio.StreamWriter] = {}
+        self._loop = asyncio.new_event_loop()
+        self._listening = socket.create_server((bind, 0))
+        self.port: int = self._listening.getsockname()[1]
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"tidegate-control-{attempt}", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+
+    def send(self, slot: SlotId, message: ToSlot) -> None:
+        body = encode(message)
+        self._call(lambda: self._write(slot, body))
+
+    def close(self) -> None:
+        """Every connection ends; workers that are still there leave at once."""
+        self._call(self._loop.stop)
+        self._thread.join(5)
+
+    def _call(self, action: Callable[[], object]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(action)
+        except RuntimeError:  # the loop is closed: the attempt is over
+            log.debug("the control server is closed")
+
+    # -- the loop's thread ----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        server = self._loop.run_until_complete(asyncio.start_server(self._serve, sock=self._listening))
+        self._ready.set()
+        self._loop.run_forever()
+        server.close()
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self._loop.run_until_complete(asyncio.sleep(0))
+        for writer in self._writers.values():
+            writer.transport.abort()
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+
+    def _write(self, slot: SlotId, body: bytes) -> None:
+        writer = self._writers.get(slot)
+        if writer is not None and not writer.is_closing():
+            writer.write(_LENGTH.pack(len(body)) + body)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        slot: SlotId | None = None
+        reason = "the connection was closed"
+        try:
+            slot, hello = await asyncio.wait_for(self._greet(reader, writer), HELLO_TIMEOUT_S)
+            self._events.connected(slot, hello)
+            while True:
+                self._events.said(slot, decode_from_slot(await _read(reader, MAX_MESSAGE_BYTES)))
+        except (ProtocolViolation, asyncio.TimeoutError) as error:
+            log.warning("a control connection was refused: %s", error)
+            reason = str(error)
+        except (asyncio.IncompleteReadError, OSError):
+            pass  # the usual end of a connection; `lost` says it
+        except asyncio.CancelledError:
+            slot = None  # the server is closing: nobody is lost
+        finally:
+            writer.close()
+            if slot is not None:
+                self._writers.pop(slot, None)
+                self._events.lost(slot, reason)
+
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[SlotId, Hello]:
+        challenge = new_challenge()
+        writer.write(challenge)
+        hello = check_hello(self._token, challenge, await _read(reader, MAX_HELLO_BYTES))
+        if (hello.generation, hello.attempt) != (self._attempt.generation, self._attempt.number):
+            raise ProtocolViolation(f"a slot of attempt g{hello.generation}-a{hello.attempt} called {self._attempt}")
+        slot = SlotId(hello.layer, hello.index)
+        if slot in self._writers:
+            raise ProtocolViolation(f"slot {slot} called twice")
+        proof = prove(self._token, hello.challenge)
+        writer.write(_LENGTH.pack(len(proof)) + proof)
+        self._writers[slot] = writer
+        return slot, hello
+
+
+async def _read(reader: asyncio.StreamReader, limit: int) -> bytes:
+    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    if length > limit:
+        raise ProtocolViolation(f"a message of {length} bytes was announced; the limit is {limit}")
+    return await reader.readexactly(length)

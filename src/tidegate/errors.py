@@ -1,0 +1,109 @@
+"""Every error Tidegate raises. Each carries its context as fields, survives pickling, and says the way out.
+
+TidegateError
+|-- ConfigurationError          the job or its settings are wrong; nothing has run
+|   |-- GraphError              duplicate or missing uid, an impossible edge
+|   |-- TypeDeclarationError    a type that cannot be declared, a value that does not fit its type
+|   |-- UnshippableFunction     a user function that cannot be sent to the executors
+|   |-- SparkSettingsError      the Spark session lacks a setting
+|   `-- NotEnoughSlots          the cluster has fewer task slots than the job needs
+|-- KeyTypeError                a key of a type that has no canonical form
+|-- JobFailed                   the job has ended FAILED
+|   |-- UserCodeFailed          by an exception in the user's code
+|   `-- CommitLost              a sink says that prepared data is neither committed nor committable
+|-- ConnectorError              a source or sink cannot do its work: unreachable, a bad line, a file that has changed
+|-- StorageError                checkpoint storage does not do what it must (unreachable, full, not shared)
+|   |-- CheckpointDamaged       a stored file is missing, cut short or changed
+|   `-- JobFolderInUse          a run without resume on a folder with history, or resume of a FINISHED job
+|-- Superseded                  a newer driver has taken the job over; this one ends without committing anything
+|-- StoppedByUser               the job was canceled
+`-- ProtocolViolation           a bug of ours: a message or frame that cannot be
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+class TidegateError(Exception):
+    """Base of all. Keyword arguments become fields and survive pickling."""
+
+    def __init__(self, message: str, **context: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.context = context
+        self.__dict__.update(context)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.context)
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def _rebuild(kind: type[TidegateError], message: str, context: dict[str, Any]) -> TidegateError:
+    return kind(message, **context)
+
+
+class ConfigurationError(TidegateError): ...
+
+
+class GraphError(ConfigurationError): ...
+
+
+class TypeDeclarationError(ConfigurationError): ...
+
+
+class UnshippableFunction(ConfigurationError): ...
+
+
+class SparkSettingsError(ConfigurationError): ...
+
+
+class NotEnoughSlots(ConfigurationError): ...
+
+
+class KeyTypeError(TidegateError): ...
+
+
+class JobFailed(TidegateError): ...
+
+
+class UserCodeFailed(JobFailed):
+    """Fields: operator, uid, subtask, checkpoint (or None), user_line, cause (the remote traceback as text)."""
+
+
+class CommitLost(JobFailed): ...
+
+
+class ConnectorError(TidegateError): ...
+
+
+class StorageError(TidegateError): ...
+
+
+class CheckpointDamaged(StorageError): ...
+
+
+class JobFolderInUse(StorageError): ...
+
+
+class Superseded(TidegateError): ...
+
+
+class StoppedByUser(TidegateError): ...
+
+
+class ProtocolViolation(TidegateError): ...
+
+
+@dataclass(frozen=True, slots=True)
+class UserLine:
+    """Where in the user's program something was written; errors point there."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"

@@ -1,0 +1,126 @@
+"""The logical graph: operators and the edges between them, as the user wrote them. Driver; pure.
+
+An edge's identity over restarts is (upstream uid, output tag, downstream uid, input index): it names in-flight data in
+unaligned checkpoints. Edge *indexes* are only positions in one plan and never stored.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tidegate.errors import GraphError, UserLine
+from tidegate.graph.specs import KeyedBatchSpec, KeyedProcessSpec, SinkSpec, SourceSpec, Spec, user_function_of
+from tidegate.ids import OperatorUid
+from tidegate.state.declarations import declared_states
+
+if TYPE_CHECKING:
+    from tidegate.state.key_selector import KeySelector
+    from tidegate.types import RecordType
+
+MAIN_OUTPUT = ""  #: the tag of an operator's main output
+
+
+class Partitioning(enum.Enum):
+    """How an edge chooses the receiving subtask."""
+
+    FORWARD = "forward"  #: subtask i to subtask i
+    HASH = "hash"  #: by key group
+    REBALANCE = "rebalance"  #: round robin
+    BROADCAST = "broadcast"  #: to every subtask
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One node. `parallelism` None means the job's default."""
+
+    uid: OperatorUid
+    name: str
+    spec: Spec
+    line: UserLine
+    outputs: dict[str, RecordType]  #: by tag; sinks have none
+    uid_given: bool
+    parallelism: int | None = None
+    max_parallelism: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} (uid {self.uid})" if self.uid_given else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Records of one output of one operator, on their way to one input of another."""
+
+    upstream: OperatorUid
+    tag: str
+    downstream: OperatorUid
+    input_index: int
+    partitioning: Partitioning
+    key: KeySelector | None = None
+
+    @property
+    def identity(self) -> tuple[str, str, str, int]:
+        return (self.upstream, self.tag, self.downstream, self.input_index)
+
+
+def needs_uid(spec: Spec) -> bool:
+    """Whoever has something in a checkpoint must be found again by name."""
+    if isinstance(spec, (SourceSpec, SinkSpec, KeyedProcessSpec, KeyedBatchSpec)):
+        return True
+    return bool(declared_states(user_function_of(spec)))
+
+
+@dataclass(slots=True)
+class LogicalGraph:
+    """Grows while the user's program runs; `validate` before it is planned."""
+
+    operators: dict[OperatorUid, Operator] = field(default_factory=dict)  #: in order of definition
+    edges: list[Edge] = field(default_factory=list)
+
+    def add(self, operator: Operator) -> None:
+        """:raises GraphError: when the uid is taken, or is missing where state must be found again by it."""
+        if operator.uid in self.operators:
+            other = self.operators[operator.uid]
+            raise GraphError(
+                f"the uid {operator.uid!r} is given twice: to {other.name} at {other.line} and to {operator.name} at "
+                f"{operator.line}. State is matched by uid, so each operator needs its own.",
+                uid=operator.uid,
+            )
+        if not operator.uid_given and needs_uid(operator.spec):
+            raise GraphError(
+                f"{operator.name} at {operator.line} keeps something in checkpoints and needs a uid, so that it is found "
+                f'again after a restart: write uid="a-name-of-yours".',
+                operator=operator.name,
+            )
+        self.operators[operator.uid] = operator
+
+    def derive_uid(self, upstream: list[OperatorUid], name: str) -> OperatorUid:
+        """A uid for an operator without state: stable as long as what stands before it is."""
+        base = "~".join([*upstream, name])
+        uid, n = base, 1
+        while uid in self.operators:
+            n += 1
+            uid = f"{base}.{n}"
+        return OperatorUid(uid)
+
+    def connect(self, edge: Edge) -> None:
+        if any(other.identity == edge.identity for other in self.edges):
+            raise GraphError(
+                f"{edge.upstream!r} is connected twice to the same input of {edge.downstream!r}. To count every record "
+                "twice, put a map between them.",
+            )
+        self.edges.append(edge)
+
+    def inputs_of(self, uid: OperatorUid) -> list[Edge]:
+        return [edge for edge in self.edges if edge.downstream == uid]
+
+    def outputs_of(self, uid: OperatorUid) -> list[Edge]:
+        return [edge for edge in self.edges if edge.upstream == uid]
+
+    def validate(self) -> None:
+        """:raises GraphError: for a job that cannot run."""
+        if not self.operators:
+            raise GraphError("the job has no operators: start with env.from_source(...) or env.from_collection(...)")
+        if not any(isinstance(op.spec, SinkSpec) for op in self.operators.values()):
+            raise GraphError("the job has no sink: end at least one stream with .print(), .collect() or .sink_to(...)")

@@ -1,0 +1,116 @@
+"""What an operator does, as data: made by the API on the driver, shipped, turned into a running operator by task/.
+
+The user's functions inside are shipped by cloudpickle with the Spark job, never through storage or the control plane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Union
+
+if TYPE_CHECKING:
+    from tidegate.api.functions import (
+        CoProcessFunction,
+        KeyedBatchFunction,
+        KeyedCoProcessFunction,
+        KeyedProcessFunction,
+        ProcessFunction,
+    )
+    from tidegate.connectors.contract import Sink, Source
+    from tidegate.state.key_selector import KeySelector
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSpec:
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class MapSpec:
+    function: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FlatMapSpec:
+    function: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FilterSpec:
+    function: Callable[[Any], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class MapBatchesSpec:
+    """`function(RecordBatch) -> RecordBatch`, stateless."""
+
+    function: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    function: ProcessFunction
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedProcessSpec:
+    function: KeyedProcessFunction
+    key: KeySelector
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedBatchSpec:
+    """Vectorised keyed function: whole Arrow batches with their key column."""
+
+    function: KeyedBatchFunction
+    key: KeySelector
+
+
+@dataclass(frozen=True, slots=True)
+class CoProcessSpec:
+    """Two inputs; `keys` are both given (keyed) or both None."""
+
+    function: CoProcessFunction | KeyedCoProcessFunction
+    keys: tuple[KeySelector, KeySelector] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSpec:
+    sink: Sink
+
+
+Spec = Union[
+    SourceSpec,
+    MapSpec,
+    FlatMapSpec,
+    FilterSpec,
+    MapBatchesSpec,
+    ProcessSpec,
+    KeyedProcessSpec,
+    KeyedBatchSpec,
+    CoProcessSpec,
+    SinkSpec,
+]
+
+
+def user_function_of(spec: Spec) -> Any:
+    """The object with the user's declarations and hooks; for messages and for finding declared state."""
+    match spec:
+        case SourceSpec(source):
+            return source
+        case SinkSpec(sink):
+            return sink
+        case _:
+            return spec.function
+
+
+def keys_of(spec: Spec) -> tuple[KeySelector, ...]:
+    """The key of each input, () where the operator is not keyed."""
+    match spec:
+        case KeyedProcessSpec(_, key) | KeyedBatchSpec(_, key):
+            return (key,)
+        case CoProcessSpec(_, keys) if keys is not None:
+            return keys
+        case _:
+            return ()

@@ -1,0 +1,188 @@
+"""Puts a job together and starts it: checks first, then Spark, then the coordinator. Driver. The composition root."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import sys
+import threading
+import time
+import warnings
+from typing import TYPE_CHECKING
+
+import cloudpickle
+
+from tidegate.client import JobClient
+from tidegate.config import JobConfig
+from tidegate.connectors.collect_sink import CollectedResults, CollectSink
+from tidegate.coordinator.execution import JobExecution
+from tidegate.coordinator.job import JobRun
+from tidegate.coordinator.observing import JobView
+from tidegate.errors import ConfigurationError, UnshippableFunction
+from tidegate.graph.logical import LogicalGraph
+from tidegate.graph.plan import JobPlan, plan_job
+from tidegate.graph.specs import SinkSpec, SourceSpec, user_function_of
+from tidegate.storage.store import ObjectStore, open_store, write_probe
+from tidegate.task.ports import NoCrashPoints
+from tidegate.task.slot import SlotSettings
+from tidegate.wire.control import ToDriver
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidegate.api.environment import StreamEnvironment
+
+log = logging.getLogger("tidegate")
+
+FIRST_SLOTS_S = 60.0  #: executors of a cluster may need a while to register
+WITHOUT_STORAGE_INLINE_BYTES = 128 << 20
+
+
+def launch(env: StreamEnvironment, config: JobConfig) -> JobClient:
+    """Start the job of an environment. Everything that can be wrong is said before anything runs."""
+    from tidegate.spark.cluster import SparkCluster
+    from tidegate.spark.session import check_process_limits, check_session, make_session
+
+    config.validate()
+    parallelism = config.parallelism or env.parallelism
+    draft = plan_job(env.name, env._graph, parallelism)
+    check_shippable(env._graph)
+    say_warnings(env._graph)
+    store = open_job_store(config)
+    view, results = JobView(), collected_results(draft)
+    crash_points = env._crash_points or NoCrashPoints()
+    if env._spark is not None:
+        check_session(env._spark)
+        session = env._spark
+    else:
+        session = make_session(env.name, config.master, len(draft.slots), env._spark_conf)
+    materialise_dataframes(draft, config)
+    job = JobRun(
+        name=env.name,
+        graph=env._graph,
+        default_parallelism=parallelism,
+        config=config,
+        store=store,
+        driver=f"{socket.gethostname()}:{os.getpid()}",
+        view=view,
+        crash_points=crash_points,
+        clock=time.monotonic,
+        wall_clock=time.time,
+        sleep=time.sleep,
+        jitter=lambda: random.uniform(-1, 1),
+    )
+    if session.sparkContext.master.startswith("local"):
+        check_process_limits(count_connections(job.plan))
+    await_slots(session, len(job.plan.slots))
+    cluster = SparkCluster(
+        session=session,
+        plan=job.plan,
+        settings=slot_settings(config),
+        storage_uri=config.storage,
+        storage_probe=None if config.storage is None else write_probe(store, env.name),
+        crash_points=crash_points,
+    )
+    printer = ConsolePrinter()
+
+    def on_driver_payload(message: ToDriver) -> None:
+        if message.topic == "print":
+            printer.show(message.payload)
+        else:
+            results.accept(message.uid, message.subtask, message.topic, message.payload)
+
+    execution = JobExecution(job, cluster, crash_points, on_driver_payload)
+    threading.Thread(target=execution.run, name=f"tidegate-{env.name}", daemon=True).start()
+    return JobClient(env.name, execution, view, results)
+
+
+def collected_results(plan: JobPlan) -> CollectedResults:
+    """Knows the type of each collect() sink, so that columns become the user's records again."""
+    results = CollectedResults()
+    input_types = {edge.edge.downstream: edge.record_type for edge in plan.edges}
+    for planned in plan.operators:
+        input_types |= {link.downstream: planned.operator.outputs[link.tag] for link in planned.chained}
+    for planned in plan.operators:
+        if isinstance(planned.operator.spec, SinkSpec) and isinstance(planned.operator.spec.sink, CollectSink):
+            results.expect(planned.uid, input_types[planned.uid])
+    return results
+
+
+def open_job_store(config: JobConfig) -> ObjectStore:
+    """The job's storage; without one, a memory that ends with the driver."""
+    return open_store(config.storage or f"memory://job-{os.getpid()}-{time.monotonic_ns()}")
+
+
+def slot_settings(config: JobConfig) -> SlotSettings:
+    return SlotSettings(
+        buffer_timeout_s=config.buffer_timeout_s,
+        inbox_bytes=config.inbox_bytes,
+        held_memory_bytes=config.held_memory_bytes,
+        held_disk_bytes=config.held_disk_bytes,
+        inline_limit_bytes=config.inline_limit_bytes if config.storage else WITHOUT_STORAGE_INLINE_BYTES,
+    )
+
+
+def check_shippable(graph: LogicalGraph) -> None:
+    """:raises UnshippableFunction: naming the operator whose function cannot be sent to the executors."""
+    for operator in graph.operators.values():
+        try:
+            cloudpickle.loads(cloudpickle.dumps(operator.spec))
+        except Exception as error:
+            function = user_function_of(operator.spec)
+            raise UnshippableFunction(
+                f"{operator} at {operator.line} cannot be sent to the executors: {error}. Its function "
+                f"({getattr(function, '__qualname__', type(function).__name__)}) holds on to something that only lives in this "
+                "process, like an open file, a lock or a connection; open it in open(self, ctx) instead."
+            ) from error
+
+
+def say_warnings(graph: LogicalGraph) -> None:
+    """What the user should know once, at the start."""
+    untyped = [
+        str(op) for op in graph.operators.values() if any(not t.typed for t in op.outputs.values())
+    ]
+    if untyped:
+        warnings.warn(
+            f"these streams are untyped and travel as pickled rows, several times slower than columns: {', '.join(untyped)}. "
+            "Declare their type with returns= or an annotation.",
+            stacklevel=4,
+        )
+    for op in graph.operators.values():
+        if isinstance(op.spec, SourceSpec) and not op.spec.source.replayable:
+            log.warning("%s cannot be replayed: a failure loses what it read since the last checkpoint", op)
+        if isinstance(op.spec, SinkSpec) and op.spec.sink.guarantee != "exactly-once":
+            log.info("%s is %s: after a failure it may see records again", op, op.spec.sink.guarantee)
+
+
+def count_connections(plan: JobPlan) -> int:
+    return sum(a.width * b.width for a, b in zip(plan.layers, plan.layers[1:]))
+
+
+def await_slots(session: SparkSession, needed: int) -> None:
+    """:raises NotEnoughSlots: when the cluster stays too small."""
+    from tidegate.spark.session import check_slots, total_slots
+
+    deadline = time.monotonic() + (0.0 if session.sparkContext.master.startswith("local") else FIRST_SLOTS_S)
+    while total_slots(session) < needed and time.monotonic() < deadline:
+        time.sleep(0.1)
+    check_slots(session, needed)
+
+
+def materialise_dataframes(plan: JobPlan, config: JobConfig) -> None:
+    """DataFrames become files before the stream starts: the job holds all slots afterwards."""
+    for operator in plan.operators:
+        spec = operator.operator.spec
+        if isinstance(spec, SourceSpec) and hasattr(spec.source, "materialise"):
+            if config.storage is None:
+                raise ConfigurationError("from_dataframe needs a storage: call env.checkpointing(storage=...)")
+            spec.source.materialise(config.storage)
+
+
+class ConsolePrinter:
+    """Printed lines, whole, from the coordinator's thread."""
+
+    def show(self, payload: bytes) -> None:
+        sys.stdout.write(payload.decode("utf-8", "replace"))
+        sys.stdout.flush()

@@ -1,0 +1,98 @@
+"""Barrier alignment for one slot. Pure; driven by task/slot.py on the executor.
+
+    IDLE --first barrier of n--> ALIGNING --last barrier of n--> IDLE
+                                    +------- abort of n -------> IDLE
+                                    +--- barrier of m > n -----> ALIGNING (m); n is given up
+
+Invariant 1. Frames behind a channel's barrier wait until TakeSnapshot has been returned, or the checkpoint was given up.
+Invariant 2. TakeSnapshot is returned at most once for each checkpoint id, and ids only grow.
+Invariant 3. A barrier is forwarded before the snapshot is taken, and before any frame that was held back for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Union
+
+from tidegate.errors import ProtocolViolation
+from tidegate.ids import ChannelId, CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class HoldChannel:
+    """Keep what this channel brings next, in order, until ReleaseChannels."""
+
+    channel: ChannelId
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBarrier:
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseChannels:
+    """Go on with the held frames, before anything newer."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """A newer checkpoint overtook this one here: tell the coordinator."""
+
+    checkpoint: CheckpointId
+
+
+AlignmentAction = Union[HoldChannel, ForwardBarrier, TakeSnapshot, ReleaseChannels, GiveUp]
+
+
+@dataclass(slots=True)
+class BarrierAligner:
+    """Aligned, exactly-once."""
+
+    channels: frozenset[ChannelId]  #: every physical input of the slot
+    aligning: CheckpointId | None = None  #: None when idle
+    arrived: set[ChannelId] = field(default_factory=set)  #: all and only the channels whose barrier has come
+    done: CheckpointId = CheckpointId(0)  #: the highest id that was taken or given up here
+
+    def is_held(self, channel: ChannelId) -> bool:
+        return channel in self.arrived
+
+    def on_barrier(self, channel: ChannelId, checkpoint: CheckpointId) -> list[AlignmentAction]:
+        if channel not in self.channels:
+            raise ProtocolViolation(
+                f"a barrier of checkpoint {checkpoint} came on channel {channel}, which is no input"
+            )
+        if checkpoint <= self.done or (self.aligning is not None and checkpoint < self.aligning):
+            return []  # late: it was aborted, or a newer one is on its way
+        actions: list[AlignmentAction] = []
+        if self.aligning is not None and checkpoint > self.aligning:
+            actions += [GiveUp(self.aligning), ReleaseChannels()]
+            self._finish(self.aligning)
+        if channel in self.arrived:
+            raise ProtocolViolation(f"the barrier of checkpoint {checkpoint} came twice on channel {channel}")
+        self.aligning = checkpoint
+        self.arrived.add(channel)
+        if self.arrived != self.channels:
+            return [*actions, HoldChannel(channel)]
+        self._finish(checkpoint)
+        return [*actions, ForwardBarrier(checkpoint), TakeSnapshot(checkpoint), ReleaseChannels()]
+
+    def on_abort(self, checkpoint: CheckpointId) -> list[AlignmentAction]:
+        """The coordinator gave the checkpoint up. Its barriers may still come; they are ignored then."""
+        aligning = self.aligning
+        if aligning is not None and aligning <= checkpoint:
+            self._finish(checkpoint)
+            return [ReleaseChannels()]
+        if aligning is None:
+            self.done = max(self.done, checkpoint)
+        return []
+
+    def _finish(self, checkpoint: CheckpointId) -> None:
+        self.aligning = None
+        self.arrived.clear()
+        self.done = max(self.done, checkpoint)

@@ -1,0 +1,370 @@
+"""The life of checkpoints in one attempt, as values in and values out. Pure; driven by coordinator/attempt.py.
+
+    (trigger) -> PENDING --all slots acked--> STORING --log record stands--> COMPLETED --> slots are told
+                    |                            |
+                    +-- timeout, decline --------+-- storing failed --> ABORTED --> slots are told
+
+Invariant 1. Ids only grow, and none is given out twice in one generation.
+Invariant 2. StoreCheckpoint is returned once for an id, after every slot of this attempt acked it.
+Invariant 3. NotifyComplete is returned only after CheckpointStored: the log record is the commit point.
+Invariant 4. Whatever an older attempt says changes nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+from typing_extensions import assert_never
+
+from tidegate.ids import AttemptId, CheckpointId, SlotId
+
+MINIMAL_INTERVAL_S = 0.010
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPolicy:
+    """What the user asked for. `interval_s` None: no periodic checkpoints, only the final one and requested ones."""
+
+    interval_s: float | None = None
+    timeout_s: float = 600.0
+    min_pause_s: float = 0.0
+    max_concurrent: int = 1
+    tolerable_failures: int = 0
+
+
+class Purpose(enum.Enum):
+    PERIODIC = "periodic"
+    REQUESTED = "requested"
+    FINAL = "final"  #: after all input has ended
+
+
+class AbortReason(enum.Enum):
+    """Why a checkpoint did not complete. Counted ones add up to the tolerable failures."""
+
+    EXPIRED = "it was not complete within its timeout"
+    DECLINED = "a slot declined it"
+    STORE_FAILED = "its metadata could not be stored"
+    SUBSUMED = "a newer checkpoint completed first"
+
+    @property
+    def counted(self) -> bool:
+        return self is not AbortReason.SUBSUMED
+
+
+# -- events ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SlotBecameReady:
+    slot: SlotId
+
+
+@dataclass(frozen=True, slots=True)
+class SlotEnded:
+    """All input of the slot has ended."""
+
+    slot: SlotId
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotAcknowledged:
+    slot: SlotId
+    attempt: AttemptId
+    checkpoint: CheckpointId
+    snapshot: Any  #: opaque here
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotDeclined:
+    slot: SlotId
+    attempt: AttemptId
+    checkpoint: CheckpointId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStored:
+    """The log record stands."""
+
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStoreFailed:
+    """Nothing stands in the log for it, and that is certain."""
+
+    checkpoint: CheckpointId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotCommitted:
+    slot: SlotId
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRequested:
+    """By the user; ignores interval and pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed: ...
+
+
+Event = Union[
+    SlotBecameReady,
+    SlotEnded,
+    SnapshotAcknowledged,
+    SnapshotDeclined,
+    CheckpointStored,
+    CheckpointStoreFailed,
+    SlotCommitted,
+    CheckpointRequested,
+    TimePassed,
+]
+
+
+# -- actions --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerCheckpoint:
+    checkpoint: CheckpointId
+    purpose: Purpose
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCheckpoint:
+    """Write the metadata, then the log record; answer with CheckpointStored or CheckpointStoreFailed."""
+
+    checkpoint: CheckpointId
+    purpose: Purpose
+    snapshots: dict[SlotId, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyComplete:
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyAborted:
+    checkpoint: CheckpointId
+    latest_completed: CheckpointId
+    reason: AbortReason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardSnapshot:
+    """A late, doubled or foreign acknowledgement: its files belong to nobody."""
+
+    slot: SlotId
+    checkpoint: CheckpointId
+    snapshot: Any
+    answer: AckAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class FailAttempt:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinishJob:
+    """The final checkpoint is complete and everything is committed."""
+
+
+Action = Union[
+    TriggerCheckpoint, StoreCheckpoint, NotifyComplete, NotifyAborted, DiscardSnapshot, FailAttempt, FinishJob
+]
+
+
+class AckAnswer(enum.Enum):
+    """What became of an acknowledgement."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    UNKNOWN = "unknown"  #: the checkpoint is complete, aborted, or never was
+    FOREIGN = "foreign"  #: from another attempt, or a slot that is not in the plan
+
+
+@dataclass(slots=True)
+class PendingCheckpoint:
+    """Waiting for acknowledgements, or being stored."""
+
+    checkpoint: CheckpointId
+    purpose: Purpose
+    deadline: float
+    snapshots: dict[SlotId, Any] = field(default_factory=dict)
+    storing: bool = False
+
+
+@dataclass(slots=True)
+class CheckpointScheduler:
+    """Decides on triggers, acknowledgements, completion and the end of a bounded job."""
+
+    attempt: AttemptId
+    slots: frozenset[SlotId]
+    policy: CheckpointPolicy
+    next_id: CheckpointId
+    latest_completed: CheckpointId = CheckpointId(0)  #: 0: none yet
+    pending: dict[CheckpointId, PendingCheckpoint] = field(default_factory=dict)
+    ready: set[SlotId] = field(default_factory=set)
+    ended: set[SlotId] = field(default_factory=set)
+    committed: dict[SlotId, CheckpointId] = field(default_factory=dict)
+    requested: int = 0  #: user requests that wait for a turn
+    next_periodic: float | None = None  #: None until every slot is ready
+    last_completion: float = float("-inf")
+    failures_in_a_row: int = 0
+    final: CheckpointId | None = None  #: the final checkpoint, once triggered
+    finished: bool = False
+
+    def on(self, event: Event, now: float) -> list[Action]:
+        """The one door in. `now` is monotonic."""
+        actions: list[Action] = []
+        match event:
+            case SlotBecameReady(slot):
+                self.ready.add(slot)
+                if self.ready == self.slots and self.policy.interval_s is not None and self.next_periodic is None:
+                    self.next_periodic = now + self.policy.interval_s
+            case SlotEnded(slot):
+                self.ended.add(slot)
+            case SnapshotAcknowledged():
+                actions += self._acknowledged(event)
+            case SnapshotDeclined(slot, attempt, checkpoint, reason):
+                if attempt == self.attempt and checkpoint in self.pending and not self.pending[checkpoint].storing:
+                    actions += self._abort(checkpoint, AbortReason.DECLINED, f"slot {slot}: {reason}")
+            case CheckpointStored(checkpoint):
+                actions += self._completed(checkpoint, now)
+            case CheckpointStoreFailed(checkpoint, reason):
+                if checkpoint in self.pending:
+                    actions += self._abort(checkpoint, AbortReason.STORE_FAILED, reason)
+            case SlotCommitted(slot, checkpoint):
+                self.committed[slot] = max(checkpoint, self.committed.get(slot, CheckpointId(0)))
+            case CheckpointRequested():
+                self.requested += 1
+            case TimePassed():
+                pass
+            case _:
+                assert_never(event)
+        actions += self._expired(now)
+        if self._may_finish():
+            self.finished = True
+            return [*actions, FinishJob()]
+        return actions + self._trigger(now)
+
+    def next_wake(self) -> float | None:
+        """When TimePassed is due, at the latest."""
+        times = [p.deadline for p in self.pending.values() if not p.storing]
+        if self.next_periodic is not None and len(self.pending) < self.policy.max_concurrent:
+            times.append(max(self.next_periodic, self.last_completion + self.policy.min_pause_s))
+        return min(times, default=None)
+
+    # -- acknowledgements ---------------------------------------------------------------------------------------
+
+    def _acknowledged(self, ack: SnapshotAcknowledged) -> list[Action]:
+        answer = self._judge(ack)
+        if answer is not AckAnswer.ACCEPTED:
+            return [DiscardSnapshot(ack.slot, ack.checkpoint, ack.snapshot, answer)]
+        pending = self.pending[ack.checkpoint]
+        pending.snapshots[ack.slot] = ack.snapshot
+        if pending.snapshots.keys() != self.slots:
+            return []
+        if any(other.storing and other.checkpoint > pending.checkpoint for other in self.pending.values()):
+            return self._abort(pending.checkpoint, AbortReason.SUBSUMED, "a newer one is being stored")
+        pending.storing = True
+        return [StoreCheckpoint(pending.checkpoint, pending.purpose, dict(pending.snapshots))]
+
+    def _judge(self, ack: SnapshotAcknowledged) -> AckAnswer:
+        if ack.attempt != self.attempt or ack.slot not in self.slots:
+            return AckAnswer.FOREIGN
+        pending = self.pending.get(ack.checkpoint)
+        if pending is None:
+            return AckAnswer.UNKNOWN
+        if ack.slot in pending.snapshots:
+            return AckAnswer.DUPLICATE
+        return AckAnswer.ACCEPTED
+
+    # -- ends ---------------------------------------------------------------------------------------------------
+
+    def _completed(self, checkpoint: CheckpointId, now: float) -> list[Action]:
+        del self.pending[checkpoint]
+        self.latest_completed = max(self.latest_completed, checkpoint)
+        self.last_completion = now
+        self.failures_in_a_row = 0
+        older = [id for id, pending in self.pending.items() if id < checkpoint and not pending.storing]
+        aborts: list[Action] = []
+        for id in older:
+            aborts += self._abort(id, AbortReason.SUBSUMED, f"by checkpoint {checkpoint}")
+        return [*aborts, NotifyComplete(checkpoint)]
+
+    def _abort(self, checkpoint: CheckpointId, reason: AbortReason, detail: str) -> list[Action]:
+        aborted = self.pending.pop(checkpoint)
+        if aborted.purpose is Purpose.FINAL:
+            self.final = None  # it will be triggered again
+        actions: list[Action] = [NotifyAborted(checkpoint, self.latest_completed, reason, detail)]
+        if reason.counted:
+            self.failures_in_a_row += 1
+            if self.failures_in_a_row > self.policy.tolerable_failures:
+                actions.append(
+                    FailAttempt(
+                        f"checkpoint {checkpoint} failed ({reason.value}: {detail}); "
+                        f"{self.failures_in_a_row} failures in a row, {self.policy.tolerable_failures} are tolerated"
+                    )
+                )
+        return actions
+
+    def _expired(self, now: float) -> list[Action]:
+        late = [p.checkpoint for p in self.pending.values() if p.deadline <= now and not p.storing]
+        actions: list[Action] = []
+        for checkpoint in late:
+            pending = self.pending[checkpoint]
+            missing = sorted(self.slots - pending.snapshots.keys())
+            detail = f"no answer from slots {', '.join(map(str, missing[:8]))}" + (" ..." if len(missing) > 8 else "")
+            actions += self._abort(checkpoint, AbortReason.EXPIRED, detail)
+        return actions
+
+    def _may_finish(self) -> bool:
+        return (
+            not self.finished
+            and self.final is not None
+            and self.latest_completed >= self.final
+            and all(self.committed.get(slot, 0) >= self.final for slot in self.slots)
+        )
+
+    # -- triggers -----------------------------------------------------------------------------------------------
+
+    def _trigger(self, now: float) -> list[Action]:
+        if self.finished or self.ready != self.slots:
+            return []
+        if self.ended == self.slots:
+            if self.final is not None or self.pending:
+                return []
+            purpose = Purpose.FINAL
+        elif len(self.pending) >= self.policy.max_concurrent:
+            return []
+        elif self.requested:
+            self.requested -= 1
+            purpose = Purpose.REQUESTED
+        elif self._periodic_is_due(now):
+            assert self.policy.interval_s is not None
+            assert self.next_periodic is not None
+            self.next_periodic = max(self.next_periodic + self.policy.interval_s, now)
+            purpose = Purpose.PERIODIC
+        else:
+            return []
+        checkpoint = self.next_id
+        self.next_id = CheckpointId(checkpoint + 1)
+        self.pending[checkpoint] = PendingCheckpoint(checkpoint, purpose, now + self.policy.timeout_s)
+        if purpose is Purpose.FINAL:
+            self.final = checkpoint
+        return [TriggerCheckpoint(checkpoint, purpose)]
+
+    def _periodic_is_due(self, now: float) -> bool:
+        if self.next_periodic is None or now < self.next_periodic:
+            return False
+        return now >= self.last_completion + self.policy.min_pause_s

@@ -1,0 +1,87 @@
+"""The Spark cluster as the coordinator sees it: it runs gangs of slots. Driver."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import cloudpickle
+
+from tidegate.ids import AttemptId
+from tidegate.spark.gang import Gang, GangEnd, GangResult
+from tidegate.spark.session import driver_address, own_session
+from tidegate.task.main import ShippedAttempt, run_layer
+from tidegate.wire.handshake import Hello
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from tidegate.graph.plan import JobPlan
+    from tidegate.spark.pipelined import LayerFunction
+    from tidegate.task.ports import CrashPoints
+    from tidegate.task.slot import SlotSettings
+
+log = logging.getLogger("tidegate.spark")
+
+
+class SparkCluster:
+    """Implements coordinator.execution.Cluster."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        plan: JobPlan,
+        settings: SlotSettings,
+        storage_uri: str | None,
+        storage_probe: str | None,
+        crash_points: CrashPoints,
+    ) -> None:
+        self._session = own_session(session)
+        self._plan = plan
+        self._settings = settings
+        self._storage_uri = storage_uri
+        self._storage_probe = storage_probe
+        self._crash_points = crash_points
+        self.bind_address, self.call_address = driver_address(session)
+
+    def gang(
+        self, attempt: AttemptId, address: tuple[str, int], token: bytes, on_end: Callable[[bool, bool, str], None]
+    ) -> Gang:
+        shipped = cloudpickle.dumps(
+            ShippedAttempt(
+                plan=self._plan,
+                attempt=attempt,
+                token=token,
+                address=address,
+                settings=self._settings,
+                storage_uri=self._storage_uri,
+                storage_probe=self._storage_probe,
+                crash_points=self._crash_points,
+            )
+        )
+
+        def ended(result: GangResult) -> None:
+            on_end(result.end is GangEnd.COMPLETED, result.end is GangEnd.NO_SLOTS, result.message)
+
+        return Gang(
+            session=self._session,
+            group=f"{self._plan.job}-{attempt}",
+            widths=[layer.width for layer in self._plan.layers],
+            layers=[_layer_function(shipped, layer) for layer in range(len(self._plan.layers))],
+            on_end=ended,
+        )
+
+    def give_up(self, hello: Hello) -> None:
+        """Kill the executor of a slot that will not end, so that the cluster manager replaces it."""
+        if hello.executor and hello.executor != "driver":
+            log.warning("killing executor %s on %s: its slot did not end", hello.executor, hello.host)
+            self._session.sparkContext._jsc.sc().killExecutor(hello.executor)
+
+
+def _layer_function(shipped: bytes, layer: int) -> LayerFunction:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return run_layer(shipped, layer, batches)
+
+    return run

@@ -1,0 +1,49 @@
+"""Spark's worker daemon with everything imported before it forks, so that a new attempt starts in a second. Executor.
+
+Started by Spark as `python -m tidegate.spark.daemon pyspark.worker` (`spark.python.daemon.module`). It must fork with one
+thread: OpenBLAS and Arrow's allocator start their own on import unless told not to, and a thread that holds a lock at the
+fork would leave it locked for ever in the child.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
+
+
+def _import_all() -> None:
+    import numpy  # noqa: F401
+    import pandas  # noqa: F401
+    import pyarrow  # noqa: F401
+    import pyarrow.compute  # noqa: F401
+    import pyspark.sql.pandas.serializers  # noqa: F401
+    import pyspark.worker  # noqa: F401
+
+    import tidegate.task.main  # noqa: F401
+
+
+def _threads() -> int:
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:  # no /proc: not Linux
+        return 1
+
+
+def main() -> None:
+    _import_all()
+    if _threads() > 1:
+        print(f"tidegate: the worker daemon has {_threads()} threads before it forks", file=sys.stderr, flush=True)
+    import gc
+
+    gc.collect()
+    gc.freeze()  # what is imported never changes: keep its pages shared with the children
+    from pyspark.daemon import manager
+
+    manager()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""One attempt as a running Spark job: started in a thread of its own, watched, cancelled. Driver."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidegate.spark.pipelined import build_plan, run_pipelined
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidegate.spark.pipelined import LayerFunction
+
+
+class GangEnd(enum.Enum):
+    COMPLETED = "completed"
+    FAILED = "failed"
+    NO_SLOTS = "too few free slots at the moment"
+
+
+@dataclass(frozen=True, slots=True)
+class GangResult:
+    end: GangEnd
+    message: str = ""
+
+
+class Gang:
+    """All slots of one attempt."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        group: str,
+        widths: Sequence[int],
+        layers: Sequence[LayerFunction],
+        on_end: Callable[[GangResult], None],
+    ) -> None:
+        self._session = session
+        self._group = group
+        self._widths = widths
+        self._layers = layers
+        self._on_end = on_end
+        self._thread = threading.Thread(target=self._run, name=f"tidegate-{group}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def cancel(self) -> None:
+        self._session.sparkContext.cancelJobGroup(self._group)
+
+    def join(self, timeout_s: float) -> bool:
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            # Without the interrupt a task that is blocked in a read from Python ends only when Python does.
+            self._session.sparkContext.setJobGroup(self._group, self._group, interruptOnCancel=True)
+            run_pipelined(self._session, build_plan(self._session, self._widths, self._layers))
+            result = GangResult(GangEnd.COMPLETED)
+        except Exception as error:
+            result = _result_of(error)
+        self._on_end(result)
+
+
+def _result_of(error: Exception) -> GangResult:
+    text = str(error)
+    if "INSUFFICIENT_SLOT" in text or "insufficient slots" in text.lower():
+        return GangResult(GangEnd.NO_SLOTS, text.splitlines()[0])
+    return GangResult(GangEnd.FAILED, _first_lines(text))
+
+
+def _first_lines(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    return "\n".join(lines[:6])

@@ -1,0 +1,120 @@
+"""Spark sessions: making one with the right settings, or taking the user's and refusing it in words. Driver."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tidegate.errors import NotEnoughSlots, SparkSettingsError
+from tidegate.spark.pipelined import check_has_jvm
+from tidegate.spark.settings import COMFORT, SESSION, check_static, static_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: A new attempt starts while the tasks of the last one are still dying, and they hold their slots until they have.
+LOCAL_SPARE_FACTOR = 2
+NEEDED_FILES_PER_PAIR = 6
+
+
+def make_session(
+    app: str, master: str | None, slots_needed: int, extra: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session with everything set. A running one of the same process is taken, if it fits."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is not None:
+        session = SparkSession.builder.getOrCreate()
+        check_session(session)
+        return session
+    if master is None or master == "local" or master.startswith("local[") and master.endswith("*]"):
+        master = f"local[{max(slots_needed * LOCAL_SPARE_FACTOR + 2, 16)}]"
+    builder = SparkSession.builder.appName(app).master(master)
+    for key, value in {**COMFORT, **static_settings(), **(extra or {})}.items():
+        builder = builder.config(key, value)
+    if master.startswith("local"):
+        builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+        if "spark.pyspark.python" not in (extra or {}):
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    session = builder.getOrCreate()
+    quieten(session)
+    check_session(session)
+    return session
+
+
+def check_session(session: SparkSession) -> None:
+    """:raises SparkSettingsError: naming what to set."""
+    check_has_jvm(session)
+    conf = session.sparkContext.getConf()
+    check_static({key: conf.get(key) for key in [*static_settings()]})
+
+
+def own_session(session: SparkSession) -> SparkSession:
+    """A session of ours on the same SparkContext: its SQL settings never touch the user's."""
+    ours = session.newSession()
+    for setting in SESSION:
+        ours.conf.set(setting.key, setting.value)
+    return ours
+
+
+def quieten(session: SparkSession) -> None:
+    """A cancelled attempt is normal here; Spark's stack traces of it help nobody."""
+    session.sparkContext.setLogLevel("ERROR")
+    levels = session._jvm.org.apache.logging.log4j.Level
+    configurator = session._jvm.org.apache.logging.log4j.core.config.Configurator
+    for logger in (
+        "org.apache.spark.shuffle.streaming",
+        "org.apache.spark.executor",
+        "org.apache.spark.scheduler",
+        "org.apache.spark.api.python",
+        "org.apache.spark.sql.execution.python",
+        "org.apache.spark.network",
+        "org.apache.spark.util",
+        "org.apache.spark.storage",
+        "org.apache.spark.TaskContextImpl",
+    ):
+        configurator.setLevel(logger, levels.OFF)
+
+
+def total_slots(session: SparkSession) -> int:
+    """Task slots of the executors that are there now."""
+    context = session.sparkContext._jsc.sc()
+    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+
+
+def check_slots(session: SparkSession, needed: int) -> None:
+    """:raises NotEnoughSlots: with the number needed."""
+    there = total_slots(session)
+    if there < needed:
+        raise NotEnoughSlots(
+            f"the job needs {needed} task slots at once and the cluster has {there}: every subtask of a pipelined job runs "
+            f"at the same time. Add executor cores (spark.cores.max, --total-executor-cores, local[{needed}]) or lower the "
+            "parallelism.",
+            needed=needed,
+            there=there,
+        )
+
+
+def check_process_limits(connections: int) -> None:
+    """Spark opens about 5.5 file descriptors and a thread for each pair of slots. Local mode: all in one process."""
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = connections * NEEDED_FILES_PER_PAIR + 500
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        raise SparkSettingsError(
+            f"the job opens {connections} channels, which need about {needed} file descriptors; this process may open {soft}. "
+            f"Run `ulimit -n {needed}` before it, or lower the parallelism."
+        )
+
+
+def driver_address(session: SparkSession) -> tuple[str, str]:
+    """(address to bind, address for executors to call)."""
+    conf = session.sparkContext.getConf()
+    if session.sparkContext.master.startswith("local"):
+        return "127.0.0.1", "127.0.0.1"
+    host = conf.get("spark.driver.host") or "127.0.0.1"
+    return conf.get("spark.driver.bindAddress") or host, host

@@ -1,0 +1,105 @@
+"""The contract of a keyed state backend: where the state of one subtask lives, and how it gets in and out of snapshots.
+
+Runs on the executor. Everything is called by the task's thread, except `KeyedSnapshot.sections` and `release`, which
+run in the snapshot's thread while the task goes on writing.
+
+Invariant 1. A snapshot holds the state as it was when `snapshot` was called, whatever is written before it is read.
+Invariant 2. `snapshot` does not get slower as the state grows: what it does is bounded by the number of chunks.
+Invariant 3. What `sections` writes, `restore` of any backend reads (the rows are described in state/sections.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidegate.state.declarations import declared_states
+
+if TYPE_CHECKING:
+    from typing import Any, TypeAlias
+
+    import pyarrow as pa
+
+    from tidegate.ids import KeyGroup
+    from tidegate.state.declarations import Declaration, Kind
+    from tidegate.state.handles import ListHandle, MapHandle, ValueHandle
+
+    Handle: TypeAlias = ValueHandle[Any] | ListHandle[Any] | MapHandle[Any, Any]
+
+
+class Section(NamedTuple):
+    """All rows of one key group of one state; there is at most one of each in a snapshot, and none is empty."""
+
+    state: str
+    kind: Kind
+    key_group: KeyGroup
+    rows: pa.RecordBatch
+
+
+class KeyedSnapshot(ABC):
+    """The state at one moment. Read once, at any later time, then released; releasing without reading is fine."""
+
+    @abstractmethod
+    def sections(self) -> Iterator[Section]:
+        """State by state, key groups ascending. Gives up the GIL often.
+
+        :raises ProtocolViolation: for a key that belongs to another subtask's key group.
+        :raises TypeDeclarationError: for a value that does not fit its declared type; names the state and the key.
+        """
+
+    @abstractmethod
+    def release(self) -> None:
+        """Nothing will be read any more. May be called from any thread, and twice."""
+
+
+class KeyedStateBackend(ABC):
+    """Keyed state of one operator in one subtask, for the keys of its `key_groups`."""
+
+    key_groups: range
+
+    @abstractmethod
+    def bind(self, declaration: Declaration, columnar: bool = False) -> Handle:
+        """The handle for a declared state; the same one when asked again.
+
+        `columnar` asks for a layout that favours `get_many`, `update_many` and `add_many`. Every handle answers all
+        calls, and both layouts are stored alike.
+        """
+
+    @abstractmethod
+    def set_current_key(self, key: Hashable) -> None:
+        """All handles work on this key (normalised by the operator's key type) from now on. On the per-record path."""
+
+    @abstractmethod
+    def clear_current_key(self) -> None:
+        """No key is current; to use state now is an error."""
+
+    @abstractmethod
+    def snapshot(self) -> KeyedSnapshot:
+        """The synchronous part of a snapshot."""
+
+    @abstractmethod
+    def restore(
+        self, state_name: str, kind: str, batches: Iterable[pa.RecordBatch], *, only_own_key_groups: bool = False
+    ) -> None:
+        """Add stored rows to a state that was bound before. Called before the first record.
+
+        Rescaling reads whole sections, so the rows are normally all ours and are not looked at one by one;
+        `only_own_key_groups` drops the rows of other subtasks' key groups.
+
+        :raises ConfigurationError: for a state that is not declared, or is declared as another kind.
+        :raises TypeDeclarationError: for stored values of another type than the declared one.
+        """
+
+    @abstractmethod
+    def state_size(self) -> dict[str, int]:
+        """How many keys each state holds. For metrics."""
+
+    def close(self) -> None:
+        """Let go of files and memory."""
+
+
+def bind_states(function: object, backend: KeyedStateBackend, columnar: bool = False) -> None:
+    """Give an instance its handles: from here on `self.count` is the handle, not the declaration."""
+    for name, declaration in declared_states(function).items():
+        function.__dict__[name] = backend.bind(declaration, columnar)

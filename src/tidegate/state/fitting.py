@@ -1,0 +1,127 @@
+"""Whether a value fits its declared state, asked when it is set. Executor, per-record path.
+
+A wrong value should fail at the user's line and not later, in the snapshot's thread. So the class of a value is
+compared at once, which is cheap; what lies deeper (an element of a list, a field of a dataclass) is looked at by the
+snapshot, which names the state and the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.errors import TypeDeclarationError
+from tidegate.types import DataType
+from tidegate.types.containers import DataclassType, DictType, ListType, OptionalType, TupleType
+from tidegate.types.pickled import PickledType
+from tidegate.types.scalars import ScalarType
+
+if TYPE_CHECKING:
+    from tidegate.state.declarations import Declaration
+    from tidegate.state.handles import Column
+
+
+class Fitter:
+    """Takes values into one state: checked, converted where nothing is lost, copied where they can change."""
+
+    __slots__ = ("_declaration", "_type", "exact", "fit")
+
+    def __init__(self, declaration: Declaration, data_type: DataType) -> None:
+        self._declaration = declaration
+        self._type = data_type
+        #: a value of exactly this class needs no `fit`; None when every value does
+        self.exact = data_type.python if isinstance(data_type, ScalarType) else None
+        #: the value as it is to be kept; raises TypeDeclarationError
+        self.fit: Callable[[Any], Any] = self._fit_of(data_type)
+
+    def _fit_of(self, data_type: DataType) -> Callable[[Any], Any]:
+        if isinstance(data_type, OptionalType):
+            inner = self._fit_of(data_type.inner)
+            return lambda value: None if value is None else inner(value)
+        if isinstance(data_type, PickledType):
+            return data_type.copy
+        expected = _python_class(data_type)
+        copy = data_type.copy
+
+        def fit(value: Any) -> Any:
+            if value.__class__ is expected:
+                return copy(value)
+            try:
+                # Through the stored form and back: what `get` gives is then the same before and after a restore.
+                (converted,) = data_type.from_arrow(data_type.to_arrow([value]))
+            except TypeDeclarationError as error:
+                raise self._refused(error) from None
+            return converted
+
+        return fit
+
+    def fit_sum(self, total: Any) -> Any:
+        """A sum that is to be kept; a sum of ints may have left the type's range."""
+        if total.__class__ is int:
+            try:
+                self._type.check(total)
+            except TypeDeclarationError as error:
+                raise self._refused(error) from None
+        return total
+
+    def require_number(self) -> None:
+        if self._type.numpy is None or self._type.numpy.kind not in "iuf":
+            raise TypeDeclarationError(
+                f"state {self._declaration.name!r} ({self._declaration.line}) is declared as "
+                f"{self._declaration.type_name}, so nothing can be added to it. Declare it int or float, or use "
+                "get_many and update_many.",
+                state=self._declaration.name,
+            )
+
+    def values(self, values: Column | int | float, count: int) -> list[Any]:
+        """`count` values as Python objects, of a column or of one number for all rows."""
+        if isinstance(values, (int, float, np.number, np.bool_)):
+            return [self.fit(values)] * count
+        column = _arrow_column(values, count)
+        try:
+            return self._type.from_arrow(column)
+        except TypeDeclarationError as error:
+            raise self._refused(error) from None
+
+    def numbers(self, values: Column | int | float, count: int) -> np.ndarray[Any, Any]:
+        """The same as a numpy array of the type's own dtype; without a copy where it is one already."""
+        dtype = self._type.numpy
+        if isinstance(values, np.ndarray) and values.dtype == dtype:
+            _check_length(values, count)
+            return values
+        if isinstance(values, pa.Array) and values.type == self._type.arrow and not values.null_count:
+            _check_length(values, count)
+            return values.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+        if isinstance(values, (int, float, np.number, np.bool_)):
+            return np.full(count, self.fit(values), dtype=dtype)
+        return np.array(self.values(values, count), dtype=dtype)
+
+    def _refused(self, error: TypeDeclarationError) -> TypeDeclarationError:
+        return TypeDeclarationError(
+            f"state {self._declaration.name!r} ({self._declaration.line}): {error.message}",
+            **{**error.context, "state": self._declaration.name},
+        )
+
+
+def _python_class(data_type: DataType) -> type | None:
+    if isinstance(data_type, ScalarType):
+        return data_type.python
+    if isinstance(data_type, DataclassType):
+        return data_type.cls
+    for of, expected in ((ListType, list), (DictType, dict), (TupleType, tuple)):
+        if isinstance(data_type, of):
+            return expected
+    return None
+
+
+def _arrow_column(values: Column, count: int) -> pa.Array | pa.ChunkedArray:
+    _check_length(values, count)
+    return pa.array(values) if isinstance(values, np.ndarray) else values
+
+
+def _check_length(values: Column, count: int) -> None:
+    if len(values) != count:
+        raise ValueError(f"{count} keys but {len(values)} values: each row needs one of each")

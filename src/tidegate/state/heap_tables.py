@@ -1,0 +1,279 @@
+"""Tables of Python dictionaries, in chunks that a snapshot can share. Part of the heap backend.
+
+Executor. The task's thread reads and writes; a `FrozenDicts` is written and released by the snapshot's thread.
+
+A table is a fixed number of chunks, dictionaries from normalised key to what is kept. A snapshot takes the list of
+chunks as it is and leaves them to be read by another thread:
+
+    freeze:  no chunk is owned any more; the snapshot has the chunks
+    write:   a chunk that is not owned is replaced by a copy, which is owned; the snapshot keeps the original
+    release: with the last snapshot gone, every chunk is owned again
+
+Invariant 1. A chunk that is not owned is never changed.
+Invariant 2. In a nested table (lists, maps) an inner object is changed only if it was made or copied after the newest
+             live snapshot: the chunk is owned, and its `fresh` is None (no snapshot is live) or has the key.
+
+With 1,024 chunks a million keys make chunks of a thousand: copying one costs about 10 microseconds. One inner map is
+copied whole, so a single map of a million entries costs its writer tens of milliseconds once after each snapshot.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from tidegate.errors import ConfigurationError
+from tidegate.state.sections import PIECE_ROWS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidegate.state.sections import SectionReader, SectionWriter
+
+    Chunk = dict[Any, Any]
+
+CHUNKS = 1024  #: a power of two
+CHUNK_MASK = CHUNKS - 1
+_ALL = b"\x01" * CHUNKS
+_NONE = b"\x00" * CHUNKS
+
+
+class NoKey:
+    """Stands where the current key would be."""
+
+    __slots__ = ()
+
+
+NO_KEY = NoKey()
+
+
+def chunk_of(key: Hashable) -> int:
+    # The hash of a 1-tuple, because that of an int is the int: keys with a common step would share a few chunks.
+    return hash((key,)) & CHUNK_MASK
+
+
+class CurrentKey:
+    """The key of the record in work, and its chunk; one slot that all handles of a backend read."""
+
+    __slots__ = ("chunk", "key")
+
+    key: Hashable
+    chunk: int
+
+    def __init__(self) -> None:
+        self.unset()
+
+    def unset(self) -> None:
+        self.key = NO_KEY
+        self.chunk = CHUNKS  # of each table, the one that refuses
+
+
+def refuse_without_key() -> NoReturn:
+    raise ConfigurationError(
+        "state was used where no key is current: it can be used only inside process_element and on_timer. "
+        "Move the access there; what belongs to the whole subtask goes into attributes set in open."
+    )
+
+
+class _NoCurrentKey(dict[Any, Any]):
+    """The chunk that is looked at when no key is current. So the per-record path needs no test for that."""
+
+    def get(self, key: Any, default: Any = None) -> NoReturn:
+        refuse_without_key()
+
+    def pop(self, key: Any, default: Any = None) -> NoReturn:
+        refuse_without_key()
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        refuse_without_key()
+
+    def __contains__(self, key: object) -> NoReturn:
+        refuse_without_key()
+
+
+class DictTable(ABC):
+    """What all keys of one state have."""
+
+    __slots__ = ("_lock", "_snapshots", "chunks", "fresh", "owned")
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = [*({} for _ in range(CHUNKS)), _NoCurrentKey()]
+        self.owned = bytearray(_ALL + b"\x01")
+        self.fresh: list[set[Any] | None] = [None] * (CHUNKS + 1)
+        self._snapshots = 0
+        self._lock = threading.Lock()  # freeze and release only; never on the per-record path
+
+    @abstractmethod
+    def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
+        """Add stored rows."""
+
+    @abstractmethod
+    def write(self, chunks: list[Chunk], writer: SectionWriter) -> None:
+        """Write the rows of chunks that nobody changes, piece by piece."""
+
+    def own(self, chunk: int) -> None:
+        """Before the first change of a chunk since a snapshot."""
+        # `release` may come at any point in between: then this copies for nothing, and no more.
+        self.chunks[chunk] = self.chunks[chunk].copy()
+        self.fresh[chunk] = set()
+        self.owned[chunk] = 1
+
+    def discard(self, chunk: int, key: Any) -> None:
+        if not self.owned[chunk]:
+            self.own(chunk)
+        self.chunks[chunk].pop(key, None)
+
+    def freeze(self) -> FrozenDicts:
+        with self._lock:
+            self._snapshots += 1
+            self.owned[:CHUNKS] = _NONE
+            return FrozenDicts(self, self.chunks[:CHUNKS])
+
+    def release(self) -> None:
+        with self._lock:
+            self._snapshots -= 1
+            if not self._snapshots:
+                self.fresh[:] = [None] * (CHUNKS + 1)
+                self.owned[:CHUNKS] = _ALL
+
+    def __len__(self) -> int:
+        return sum(map(len, self.chunks))
+
+
+class FrozenDicts:
+    """The chunks of a table at one moment; they do not change until `release`."""
+
+    __slots__ = ("_chunks", "_lock", "_table")
+
+    def __init__(self, table: DictTable, chunks: list[Chunk]) -> None:
+        self._table: DictTable | None = table
+        self._chunks = chunks
+        self._lock = threading.Lock()
+
+    def write(self, writer: SectionWriter) -> None:
+        assert self._table is not None, "a released snapshot was read"
+        self._table.write(self._chunks, writer)
+
+    def release(self) -> None:
+        with self._lock:  # two threads may come, and the table counts
+            table, self._table = self._table, None
+            self._chunks = []
+        if table is not None:
+            table.release()
+
+
+class ValueTable(DictTable):
+    """Chunks of key -> value."""
+
+    __slots__ = ()
+
+    def put(self, key: Any, value: Any) -> None:
+        chunk = chunk_of(key)
+        if not self.owned[chunk]:
+            self.own(chunk)
+        self.chunks[chunk][key] = value
+
+    def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
+        for key, value in zip(reader.keys(rows), reader.values(rows), strict=True):
+            self.put(key, value)
+
+    def write(self, chunks: list[Chunk], writer: SectionWriter) -> None:
+        for piece in _pieces(chunks):
+            writer.add_values(list(piece), list(piece.values()))
+
+
+class NestedTable(DictTable):
+    """Chunks of key -> inner list or map."""
+
+    __slots__ = ()
+
+    def inner_for_write(self, chunk: int, key: Any) -> Any:
+        """The inner list or map of a key, safe to change; None when there is none."""
+        if not self.owned[chunk]:
+            self.own(chunk)
+        inner = self.chunks[chunk].get(key)
+        if inner is not None:
+            fresh = self.fresh[chunk]
+            if fresh is not None and key not in fresh:
+                inner = inner.copy()
+                self.put_inner(chunk, key, inner)
+        return inner
+
+    def put_inner(self, chunk: int, key: Any, inner: Any) -> None:
+        """Store a list or map that nobody else holds."""
+        if not self.owned[chunk]:
+            self.own(chunk)
+        self.chunks[chunk][key] = inner
+        fresh = self.fresh[chunk]
+        if fresh is not None:
+            fresh.add(key)
+
+
+class ListTable(NestedTable):
+    """Chunks of key -> list. No list is empty."""
+
+    __slots__ = ()
+
+    def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
+        for key, elements in zip(reader.keys(rows), reader.values(rows), strict=True):
+            if elements:
+                self.put_inner(chunk_of(key), key, elements)
+
+    def write(self, chunks: list[Chunk], writer: SectionWriter) -> None:
+        for piece in _pieces(chunks):
+            writer.add_lists(list(piece), list(piece.values()))
+
+
+class MapTable(NestedTable):
+    """Chunks of key -> map. No map is empty."""
+
+    __slots__ = ()
+
+    def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
+        entries = zip(reader.keys(rows), reader.map_keys(rows), reader.values(rows), strict=True)
+        for key, map_key, value in entries:
+            chunk = chunk_of(key)
+            inner = self.inner_for_write(chunk, key)
+            if inner is None:
+                self.put_inner(chunk, key, {map_key: value})
+            else:
+                inner[map_key] = value
+
+    def write(self, chunks: list[Chunk], writer: SectionWriter) -> None:
+        keys: list[Any] = []
+        counts: list[int] = []
+        map_keys: list[Any] = []
+        values: list[Any] = []
+        for piece in _pieces(chunks):
+            for key, inner in piece.items():
+                entries = iter(inner.items())
+                while part := list(islice(entries, PIECE_ROWS - len(values))):
+                    keys.append(key)
+                    counts.append(len(part))
+                    map_keys.extend([map_key for map_key, _ in part])
+                    values.extend([value for _, value in part])
+                    if len(values) >= PIECE_ROWS:
+                        writer.add_map_entries(keys, counts, map_keys, values)
+                        keys, counts, map_keys, values = [], [], [], []
+        if keys:
+            writer.add_map_entries(keys, counts, map_keys, values)
+
+
+def _pieces(chunks: list[Chunk]) -> Iterator[Chunk]:
+    """The same entries in dictionaries of about `PIECE_ROWS`: small chunks joined, large ones cut."""
+    joined: Chunk = {}
+    for chunk in chunks:
+        if len(chunk) > PIECE_ROWS:
+            entries = iter(chunk.items())
+            while part := dict(islice(entries, PIECE_ROWS)):
+                yield part
+        elif chunk:
+            joined.update(chunk)
+            if len(joined) >= PIECE_ROWS:
+                yield joined
+                joined = {}
+    if joined:
+        yield joined

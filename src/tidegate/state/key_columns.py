@@ -1,0 +1,75 @@
+"""Keys that come as a column, one for each row of a batch, in the form that the heap's tables want. Pure; executor."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pat
+
+from tidegate.errors import KeyTypeError
+from tidegate.state.keys import KeyType, OptionalKey, TupleKey
+from tidegate.types import data_type
+
+if TYPE_CHECKING:
+    from tidegate.state.handles import Column
+
+_INT64_MAX = 2**63 - 1
+
+
+def plain_array(column: Column) -> pa.Array:
+    """One array, without a dictionary."""
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    elif not isinstance(column, pa.Array):
+        column = pa.array(column)
+    return column.dictionary_decode() if pat.is_dictionary(column.type) else column
+
+
+def int64_column(column: Column) -> np.ndarray[Any, Any] | None:
+    """A column of ints as int64, without a copy where it is one; None when it has nulls, wider ints or other types."""
+    if isinstance(column, np.ndarray):
+        values = column
+    else:
+        array = plain_array(column)
+        if array.null_count or not pat.is_integer(array.type):
+            return None
+        values = array.to_numpy(zero_copy_only=False)
+    if values.dtype == np.int64:
+        return values
+    if values.dtype.kind not in "iu" or (values.dtype == np.uint64 and len(values) and values.max() > _INT64_MAX):
+        return None
+    return values.astype(np.int64)
+
+
+def normalised_keys(key_type: KeyType, column: Column) -> list[Any]:
+    """:raises KeyTypeError: when the column holds other keys than those of `key_type`."""
+    return key_type.normalise_many(_python_keys(key_type, plain_array(column)))
+
+
+def _python_keys(key_type: KeyType, array: pa.Array) -> list[Any]:
+    if isinstance(key_type, OptionalKey):
+        key_type = key_type.inner
+    arrow = array.type
+    if pat.is_struct(arrow):
+        parts = key_type.parts if isinstance(key_type, TupleKey) else [key_type] * arrow.num_fields
+        if len(parts) == arrow.num_fields and parts:
+            columns = [_python_keys(part, plain_array(array.field(at))) for at, part in enumerate(parts)]
+            keys: list[Any] = list(zip(*columns, strict=True))
+            return [key if valid else None for key, valid in zip(keys, array.is_valid().to_pylist(), strict=True)]
+    if pat.is_timestamp(arrow) and arrow.unit == "ns":
+        try:
+            array = array.cast(pa.timestamp("us", arrow.tz))
+        except pa.ArrowInvalid as error:
+            raise KeyTypeError(f"keys are kept in microseconds: {error}. Round the column before.") from None
+    # Two types have no Arrow type of their own and come in the form in which Tidegate writes them.
+    if key_type.name == "UUID" and pat.is_fixed_size_binary(arrow):
+        return [None if key is None else UUID(bytes=key) for key in array.to_pylist()]
+    if key_type.name == "Decimal" and (pat.is_string(arrow) or pat.is_large_string(arrow)):
+        return data_type(Decimal | None).from_arrow(array)
+    if pat.is_string(arrow) or pat.is_large_string(arrow):
+        return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]  # to_pylist takes thrice as long
+    return array.to_pylist()  # type: ignore[no-any-return]

@@ -1,0 +1,431 @@
+"""The job's log: the one place that decides which checkpoint counts and which driver holds the job. Driver only.
+
+    log/00000000.json   GENERATION 1            every record is created only if absent, and never changed or deleted;
+    log/00000001.json   CHECKPOINT 1            sequence numbers have no gaps;
+    log/00000002.json   GENERATION 2            each record tells all: the newest alone is enough to go on
+    log/00000003.json   CHECKPOINT 2
+
+Invariant 1. A driver writes only records of its own generation, and only right behind the last record it has seen. So
+             after a record of generation g+1 there is never one of generation g.
+Invariant 2. Checkpoint ids in the log only grow, also over generations and after a rollback to an older checkpoint:
+             `next_checkpoint_id` is above every id that was ever logged, and `completed` refuses a smaller one.
+Invariant 3. `latest` is the last of `retained`, unless it lies outside the job's folder (a job started from elsewhere).
+
+Which ids a new generation gives out: from `next_checkpoint_id` on, without a gap. An id that an older driver triggered
+but never logged may thus be given out again. That is harmless: no slot commits before the id stands in the log, the
+older driver can no longer put it there (invariant 1), and all that was staged for it has the older attempt in its name.
+Inside a generation the coordinator counts on in memory and never gives an id out twice.
+
+A record whose `create` fails is *in doubt*: it may stand in the log, or arrive there later. Two ways out: `append` the
+very same record again until it succeeds, or `take_generation`: its record takes the sequence number, or is put behind
+the one in doubt, and from then on the question is settled. Nothing else can be appended in between.
+"""
+
+from __future__ import annotations
+
+import enum
+import secrets
+from collections.abc import Sequence
+from datetime import datetime, timezone
+
+import msgspec
+import xxhash
+
+from tidegate.errors import CheckpointDamaged, JobFolderInUse, ProtocolViolation, StorageError, Superseded
+from tidegate.ids import AttemptId, AttemptNumber, Generation
+from tidegate.storage.paths import JobPaths
+from tidegate.storage.store import ObjectStore, StorageNotFound
+
+LOG_FORMAT_VERSION = 1
+
+
+class LogKind(str, enum.Enum):
+    GENERATION = "generation"  #: a driver has taken the job over
+    CHECKPOINT = "checkpoint"  #: a checkpoint is complete: its sinks may commit
+    SAVEPOINT_STOP = "savepoint_stop"  #: the savepoint of a stop: restored only to commit, then the job ends
+    FINISHED = "finished"  #: all input has ended (or the stop is done), and all is committed
+    CANCELED = "canceled"
+    FAILED = "failed"  #: the driver gave up; for people, it changes nothing for a resume
+
+
+class CheckpointPointer(msgspec.Struct, frozen=True):
+    """A completed checkpoint, as the log names it."""
+
+    id: int
+    metadata_path: str  # relative to the store
+    checksum: str  # of the metadata file, xxh3_128, hex
+    size_bytes: int  # of its state
+    generation: int
+    attempt: int
+    completed_at: float  # epoch seconds
+
+    @property
+    def attempt_id(self) -> AttemptId:
+        return AttemptId(Generation(self.generation), AttemptNumber(self.attempt))
+
+
+class LogRecord(msgspec.Struct, frozen=True):
+    """One step of the job. Everything that a driver must know to go on from here."""
+
+    sequence: int
+    kind: LogKind
+    generation: int
+    driver: str  # for people: host:pid
+    writer: str  # random, one for each JobLog: tells "mine, after a lost answer" from "another's with the same words"
+    written_at: float  # epoch seconds
+    incarnation: str  # random, made with record 0: a job of the same name in a new folder has another one
+    next_checkpoint_id: int  # above every id that was ever logged
+    latest: CheckpointPointer | None = None  # where a restart continues; None: at the beginning
+    retained: list[CheckpointPointer] = []  # the latest last; whatever is not here may be deleted
+    stopping: bool = False  # `latest` is the savepoint of a stop; stays over take-overs until FINISHED
+    finished: bool = False
+    reason: str = ""  # of FAILED
+
+
+class Resume(enum.Enum):
+    """Where a driver that takes the job over wants to begin, unless it names a checkpoint."""
+
+    FRESH = "fresh"  #: at the beginning; refused where the log has any record
+    LATEST = "latest"  #: behind the newest record; refused where it says FINISHED
+
+
+class JobLog:
+    """One driver's view of the log. Used by one thread at a time.
+
+    `last` is the newest record that this driver has seen, and (after `take_generation`) it may append behind it.
+    """
+
+    def __init__(self, store: ObjectStore, paths: JobPaths, writer: str | None = None) -> None:
+        self._store = store
+        self._paths = paths
+        self._writer = secrets.token_hex(8) if writer is None else writer
+        self._in_doubt: LogRecord | None = None
+        self._driver = ""
+        self._generation: int | None = None  # None until taken
+        self.last: LogRecord | None = None
+
+    @property
+    def in_doubt(self) -> LogRecord | None:
+        """A record that may or may not stand in the log, see the module's text."""
+        return self._in_doubt
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def read_newest(self) -> LogRecord | None:
+        """The newest record, or None for a job that never ran. O(log n) requests, no listing.
+
+        :raises CheckpointDamaged: when it is damaged. An older one is never taken instead.
+        """
+        # `last` is known to exist, and little has been written since: begin there.
+        known = -1 if self.last is None else self.last.sequence
+        step = 1
+        while self._store.exists(self._paths.log(known + step)):  # known+1, +3, +7 ...
+            known += step
+            step *= 2
+        absent = known + step
+        while absent - known > 1:
+            middle = (known + absent) // 2
+            if self._store.exists(self._paths.log(middle)):
+                known = middle
+            else:
+                absent = middle
+        if known < 0:
+            return None
+        self.last = self.read(known)
+        return self.last
+
+    def read(self, sequence: int) -> LogRecord:
+        """:raises CheckpointDamaged: when the record is missing or damaged."""
+        path = self._paths.log(sequence)
+        uri = self._store.uri(path)
+        try:
+            record = decode_record(self._store.get(path), uri)
+        except StorageNotFound:
+            raise CheckpointDamaged(f"the job's log has no record {uri}, though it was there before", uri=uri) from None
+        if record.sequence != sequence:
+            raise CheckpointDamaged(
+                f"{uri} holds record {record.sequence} of a log, not {sequence}: was a file copied or renamed? "
+                "Restore the folder as it was.",
+                uri=uri,
+            )
+        return record
+
+    # -- taking the job over ---------------------------------------------------------------------------------------
+
+    def take_generation(self, driver: str, now: float, resume: Resume | CheckpointPointer = Resume.LATEST) -> LogRecord:
+        """Become the driver of the job; every older driver's next append fails. May be repeated after a StorageError.
+
+        1. Read the newest record; refuse what `resume` does not allow.
+        2. Create the GENERATION record behind it.
+        3. If the number is taken, begin again: `resume` is judged by what stands there now. (It may be our own record,
+           by an earlier try whose answer was lost; then the job is ours.)
+
+        :raises JobFolderInUse: FRESH on a folder with history, LATEST on a FINISHED job. `last` is the record in the
+            way.
+        """
+        while True:
+            newest = self.read_newest()  # 1
+            if newest is not None and self._is_mine_unnoticed(newest, resume):
+                return self._adopt(newest)
+            self._refuse(newest, resume)
+            record = self._generation_record(newest, driver, now, resume)
+            if self._create(record):  # 2
+                return self._adopt(record)
+            self.last = self.read(record.sequence)  # 3
+
+    def _is_mine_unnoticed(self, newest: LogRecord, resume: Resume | CheckpointPointer) -> bool:
+        """A try of this driver to take the job over has worked, though the storage did not say so."""
+        return (
+            newest.writer == self._writer
+            and newest.kind is LogKind.GENERATION
+            and newest.generation != self._generation
+            and (isinstance(resume, Resume) or newest.latest == resume)
+        )
+
+    def _refuse(self, newest: LogRecord | None, resume: Resume | CheckpointPointer) -> None:
+        if newest is None or isinstance(resume, CheckpointPointer):
+            return
+        where = self._store.uri(self._paths.folder)
+        if resume is Resume.FRESH:
+            raise JobFolderInUse(
+                f"the job {self._paths.job!r} has already run in {where} (its log was last written "
+                f'at {_when(newest.written_at)} by {newest.driver}). Continue it with resume="latest", or give this '
+                "run "
+                "another "
+                "job name or storage.",
+                uri=where,
+                job=self._paths.job,
+            )
+        if newest.finished:
+            raise JobFolderInUse(
+                f"the job {self._paths.job!r} in {where} is FINISHED since {_when(newest.written_at)}: there is "
+                "nothing to resume. Name a checkpoint to start from again, or give this run another job name or "
+                "storage.",
+                uri=where,
+                job=self._paths.job,
+            )
+
+    def _generation_record(
+        self, newest: LogRecord | None, driver: str, now: float, resume: Resume | CheckpointPointer
+    ) -> LogRecord:
+        if newest is None:
+            sequence, generation, incarnation, next_id = 0, 1, secrets.token_hex(8), 1
+            latest, retained, stopping = None, [], False
+        else:
+            sequence, generation, incarnation = newest.sequence + 1, newest.generation + 1, newest.incarnation
+            next_id, latest, retained, stopping = (
+                newest.next_checkpoint_id,
+                newest.latest,
+                newest.retained,
+                newest.stopping,
+            )
+        if isinstance(resume, CheckpointPointer):
+            next_id = max(next_id, resume.id + 1)
+            retained = [pointer for pointer in retained if pointer != resume]
+            # What lies outside the folder belongs to somebody else, who alone may delete it.
+            if resume.metadata_path.startswith(self._paths.folder):
+                retained = [*retained, resume]
+            latest, stopping = resume, False
+        return LogRecord(
+            sequence=sequence,
+            kind=LogKind.GENERATION,
+            generation=generation,
+            driver=driver,
+            writer=self._writer,
+            written_at=now,
+            incarnation=incarnation,
+            next_checkpoint_id=next_id,
+            latest=latest,
+            retained=retained,
+            stopping=stopping,
+        )
+
+    def _adopt(self, record: LogRecord) -> LogRecord:
+        self._in_doubt = None
+        self.last = record
+        if record.kind is LogKind.GENERATION:
+            self._generation = record.generation
+            self._driver = record.driver
+        return record
+
+    # -- appending -------------------------------------------------------------------------------------------------
+
+    def append(self, record: LogRecord) -> LogRecord:
+        """From the return on, the record counts. After a StorageError, append the same record again (or take over).
+
+        1. Create the record at its sequence number.
+        2. If the number is taken: by this very record (an answer was lost), it counts; else a newer driver holds the
+            job.
+
+        :raises Superseded: when a newer driver holds the job: end without committing anything.
+        """
+        if record == self.last:
+            return self._adopt(record)  # in doubt until now, and found by `read_newest`
+        last = self._held()
+        if self._in_doubt is not None and record != self._in_doubt:
+            raise ProtocolViolation(
+                f"log record {self._in_doubt.sequence} is in doubt: append it again, or take a generation, before "
+                "another"
+            )
+        if record.sequence != last.sequence + 1 or record.generation != self._generation:
+            raise ProtocolViolation(
+                f"record {record.sequence} of generation {record.generation} does not follow {last.sequence} of "
+                f"{self._generation}"
+            )
+        if self._create(record):  # 1
+            return self._adopt(record)
+        standing = self.read(record.sequence)  # 2
+        if standing == record:
+            return self._adopt(record)
+        if standing.generation <= record.generation:
+            raise ProtocolViolation(
+                f"two records {record.sequence} of generation {record.generation}: the job's log has two writers in "
+                "one driver"
+            )
+        self._in_doubt = None  # settled: it can never stand there
+        raise self._superseded(standing)
+
+    def completed(
+        self,
+        pointer: CheckpointPointer,
+        retained: Sequence[CheckpointPointer],
+        now: float,
+        *,
+        stop: bool = False,
+    ) -> LogRecord:
+        """The record that makes `pointer` count. `retained` is what is kept from now on, with `pointer` as the last.
+
+        With `stop` it is the savepoint of a stop, and the job will only be restored to commit it.
+        """
+        last = self._held()
+        if pointer.id < last.next_checkpoint_id:
+            raise ProtocolViolation(
+                f"checkpoint {pointer.id} cannot be logged: ids below {last.next_checkpoint_id} are used up in this log"
+            )
+        if not retained or retained[-1] != pointer:
+            raise ProtocolViolation(f"checkpoint {pointer.id} must be the last of the retained ones")
+        if any(pointer not in last.retained for pointer in retained[:-1]):
+            raise ProtocolViolation(
+                "a checkpoint that the log has dropped cannot be retained again: its files may be gone"
+            )
+        if last.stopping or last.finished:
+            raise ProtocolViolation(f"checkpoint {pointer.id} completed after the job was told to end")
+        return self._next(
+            LogKind.SAVEPOINT_STOP if stop else LogKind.CHECKPOINT,
+            now,
+            next_checkpoint_id=pointer.id + 1,
+            latest=pointer,
+            retained=list(retained),
+            stopping=stop,
+        )
+
+    def finished(self, now: float) -> LogRecord:
+        return self._next(LogKind.FINISHED, now, finished=True, stopping=False)
+
+    def canceled(self, now: float) -> LogRecord:
+        return self._next(LogKind.CANCELED, now)
+
+    def failed(self, now: float, reason: str) -> LogRecord:
+        return self._next(LogKind.FAILED, now, reason=reason)
+
+    def _next(self, kind: LogKind, now: float, **changes: object) -> LogRecord:
+        last = self._held()
+        return msgspec.structs.replace(
+            last,
+            sequence=last.sequence + 1,
+            kind=kind,
+            driver=self._driver,
+            writer=self._writer,
+            written_at=now,
+            reason=str(changes.pop("reason", "")),
+            **changes,
+        )
+
+    def _held(self) -> LogRecord:
+        """The record to append behind; it must be of this driver's own generation."""
+        if self.last is None or self._generation is None:
+            raise ProtocolViolation("a driver that has taken no generation appends to the job's log")
+        if self.last.generation != self._generation:
+            raise self._superseded(self.last)
+        return self.last
+
+    def _superseded(self, by: LogRecord) -> Superseded:
+        return Superseded(
+            f"another driver ({by.driver}) has taken over the job {self._paths.job!r} at {_when(by.written_at)}, as "
+            f"generation {by.generation}; this one (generation {self._generation}) ends and commits nothing more. If "
+            "two drivers were started by mistake, stop the one that is not wanted.",
+            driver=by.driver,
+            generation=by.generation,
+            written_at=by.written_at,
+        )
+
+    def _create(self, record: LogRecord) -> bool:
+        try:
+            return self._store.create(self._paths.log(record.sequence), encode_record(record))
+        except StorageError:
+            self._in_doubt = record
+            raise
+
+
+# -- the format ----------------------------------------------------------------------------------------------------
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    format_version: int
+    checksum: str  # xxh3_128 of the record's bytes as they stand in the file
+    record: msgspec.Raw
+
+
+class _VersionOnly(msgspec.Struct):
+    format_version: int
+
+
+def encode_record(record: LogRecord) -> bytes:
+    """JSON for people to read; the checksum is over the bytes of `record`, so fields added later are covered as
+    well."""
+    body = msgspec.json.format(msgspec.json.encode(record), indent=1)
+    return msgspec.json.encode(
+        _Envelope(LOG_FORMAT_VERSION, xxhash.xxh3_128_hexdigest(body), msgspec.Raw(body)),
+    )
+
+
+def decode_record(data: bytes, uri: str) -> LogRecord:
+    """:raises CheckpointDamaged: when the bytes are no record, were changed, or are of a version that we cannot
+    read."""
+    try:
+        version = msgspec.json.decode(data, type=_VersionOnly).format_version
+        if version != LOG_FORMAT_VERSION:
+            raise CheckpointDamaged(
+                f"{uri} has format version {version}; this release reads version {LOG_FORMAT_VERSION}. "
+                "Use the release that wrote it, or a newer one.",
+                uri=uri,
+            )
+        envelope = msgspec.json.decode(data, type=_Envelope)
+        body = bytes(envelope.record)
+        if xxhash.xxh3_128_hexdigest(body) == envelope.checksum:
+            return msgspec.json.decode(body, type=LogRecord)
+        what = "its checksum does not match"
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        what = str(error)
+    raise CheckpointDamaged(
+        f"the record {uri} of the job's log is damaged: {what}. It says which checkpoint counts, so the job does not "
+        "start from a guess. Restore the file from a backup; or start a job of another name from one checkpoint: "
+        "resume=<path of its _metadata.json>.",
+        uri=uri,
+    )
+
+
+def _when(epoch_s: float) -> str:
+    return datetime.fromtimestamp(epoch_s, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+__all__ = [
+    "LOG_FORMAT_VERSION",
+    "CheckpointPointer",
+    "JobLog",
+    "LogKind",
+    "LogRecord",
+    "Resume",
+    "decode_record",
+    "encode_record",
+]

@@ -1,0 +1,135 @@
+"""What a checkpoint is made of, as stored in its metadata file and carried by acknowledgements. Version 1.
+
+The metadata file is JSON, so that anyone can read it; bytes are base64. Nothing in it is ever unpickled. Written by the
+driver only, before the log record that makes the checkpoint count. Unknown fields are ignored when read, so a later
+minor version may add some; a change of meaning raises `FORMAT_VERSION`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tidegate.errors import CheckpointDamaged
+
+FORMAT_VERSION = 1
+
+
+class SectionRef(msgspec.Struct, frozen=True):
+    """One key group of one state: an Arrow IPC stream inside the slot's snapshot file."""
+
+    uid: str
+    state: str
+    kind: str  # value | list | map | raw ...
+    key_group: int  # -1 for what is not keyed
+    offset: int
+    length: int
+    rows: int
+    checksum: str  # xxh3_128, hex
+
+
+class FileRef(msgspec.Struct, frozen=True):
+    """The slot's snapshot file: in storage under `path`, or `inline` where it is tiny."""
+
+    size: int
+    path: str | None = None
+    inline: bytes | None = None
+    sections: list[SectionRef] = []
+
+
+class SplitState(msgspec.Struct, frozen=True):
+    """A source split and the position after the last record that is part of the checkpoint."""
+
+    id: str
+    position: Any = None
+    finished: bool = False
+
+
+class Committable(msgspec.Struct, frozen=True):
+    """Prepared by a sink's writer for `checkpoint`; stays in every snapshot until its commit has returned."""
+
+    uid: str
+    checkpoint: int
+    version: int
+    payload: bytes
+
+
+class SubtaskSnapshot(msgspec.Struct, frozen=True):
+    """What one subtask of one operator handed in (its keyed state is in the slot's file)."""
+
+    uid: str
+    subtask: int
+    ended: bool = False  # end_input has run
+    watermark: int | None = None
+    splits: list[SplitState] = []
+    committables: list[Committable] = []
+
+
+class SlotSnapshot(msgspec.Struct, frozen=True):
+    """What one slot acknowledges with."""
+
+    layer: int
+    index: int
+    file: FileRef
+    subtasks: list[SubtaskSnapshot] = []
+
+
+class StateInfo(msgspec.Struct, frozen=True):
+    """A declared state, as the operator knew it."""
+
+    name: str
+    kind: str
+    type: str
+
+
+class OperatorInfo(msgspec.Struct, frozen=True):
+    """An operator as it was when the checkpoint was taken."""
+
+    uid: str
+    name: str
+    parallelism: int
+    max_parallelism: int
+    key_type: str | None = None
+    states: list[StateInfo] = []
+
+
+class CheckpointMetadata(msgspec.Struct, frozen=True):
+    """The whole of a checkpoint."""
+
+    job: str
+    checkpoint: int
+    generation: int
+    attempt: int
+    triggered_at: float  # epoch seconds
+    completed_at: float
+    operators: list[OperatorInfo]
+    slots: list[SlotSnapshot]
+    final: bool = False  # taken after all input had ended
+    format_version: int = FORMAT_VERSION
+
+    def size_bytes(self) -> int:
+        return sum(slot.file.size for slot in self.slots)
+
+
+def encode_metadata(metadata: CheckpointMetadata) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(metadata), indent=1)
+
+
+def decode_metadata(data: bytes, path: str) -> CheckpointMetadata:
+    """:raises CheckpointDamaged: when the file is no metadata, or of a version that this release cannot read."""
+    try:
+        found = msgspec.json.decode(data, type=_VersionOnly).format_version
+        if found != FORMAT_VERSION:
+            raise CheckpointDamaged(
+                f"{path} has format version {found}; this release reads version {FORMAT_VERSION}. "
+                "Use the release that wrote it, or a newer one.",
+                path=path,
+            )
+        return msgspec.json.decode(data, type=CheckpointMetadata)
+    except msgspec.MsgspecError as error:
+        raise CheckpointDamaged(f"{path} is not a checkpoint's metadata: {error}", path=path) from error
+
+
+class _VersionOnly(msgspec.Struct):
+    format_version: int

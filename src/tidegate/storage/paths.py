@@ -1,0 +1,105 @@
+"""The one place that builds, and takes apart, the paths of a job in its checkpoint storage. Pure; used everywhere.
+
+    <job>/log/00000042.json                         the job's log (storage/log.py)
+    <job>/chk-17/g3-a5/_metadata.json               a checkpoint, by the attempt that wrote it
+    <job>/chk-17/g3-a5/slot-1-0.snapshot
+    <job>/staging/g3-a5/...                         what an attempt keeps for itself
+    <job>/input/<uid>/...                           a DataFrame, materialised before the first attempt
+    <job>/probe/<token>                             "do the executors share this storage?"
+
+Generation and attempt are part of every path that an attempt writes, so two attempts, also of two drivers that both
+believe they hold the job, never write the same file.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import xxhash
+
+from tidegate.errors import ConfigurationError
+from tidegate.ids import AttemptId, AttemptNumber, CheckpointId, Generation, SlotId
+
+_JOB_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+_CHECKPOINT_FILE = re.compile(r"chk-([0-9]+)/g([0-9]+)-a([0-9]+)/")
+_STAGING_FILE = re.compile(r"staging/g([0-9]+)-a([0-9]+)/")
+
+METADATA_NAME = "_metadata.json"
+
+
+@dataclass(frozen=True, slots=True)
+class JobPaths:
+    """All paths of one job, relative to the store.
+
+    :raises ConfigurationError: when the name cannot be a folder everywhere.
+    """
+
+    job: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.job, str) or _JOB_NAME.fullmatch(self.job) is None:
+            raise ConfigurationError(
+                f"{self.job!r} cannot be the name of a job: it names a folder in the checkpoint storage. Use 1 to 100 "
+                "letters, digits, '.', '_' and '-', not beginning with a dot.",
+                job=self.job,
+            )
+
+    @property
+    def folder(self) -> str:
+        return f"{self.job}/"
+
+    @property
+    def log_folder(self) -> str:
+        return f"{self.job}/log/"
+
+    @property
+    def input_folder(self) -> str:
+        return f"{self.job}/input/"
+
+    def log(self, sequence: int) -> str:
+        return f"{self.job}/log/{sequence:08d}.json"
+
+    def checkpoint(self, checkpoint: CheckpointId, attempt: AttemptId) -> str:
+        """A folder, with a slash at the end."""
+        return f"{self.job}/chk-{checkpoint}/{attempt}/"
+
+    def metadata(self, checkpoint: CheckpointId, attempt: AttemptId) -> str:
+        return self.checkpoint(checkpoint, attempt) + METADATA_NAME
+
+    def slot_file(self, checkpoint: CheckpointId, attempt: AttemptId, slot: SlotId) -> str:
+        return f"{self.checkpoint(checkpoint, attempt)}slot-{slot.layer}-{slot.index}.snapshot"
+
+    def staging(self, attempt: AttemptId, name: str) -> str:
+        return f"{self.job}/staging/{attempt}/{name}"
+
+    def probe(self, token: str) -> str:
+        return f"{self.job}/probe/{token}"
+
+    def input(self, uid: str) -> str:
+        """A folder, with a slash at the end. A uid may hold any character; Spark reads the folder by URI."""
+        plain = re.sub(r"[^A-Za-z0-9_-]", "_", uid)[:80]
+        if plain != uid or not uid:
+            plain = f"{plain}-{xxhash.xxh3_64_hexdigest(uid.encode('utf-8', 'surrogatepass'))}"
+        return f"{self.input_folder}{plain}/"
+
+    def checkpoint_of(self, path: str) -> tuple[CheckpointId, AttemptId] | None:
+        """Which checkpoint the file belongs to; None for any other file."""
+        if not path.startswith(self.folder):
+            return None
+        found = _CHECKPOINT_FILE.match(path, len(self.folder))
+        if found is None:
+            return None
+        return CheckpointId(int(found[1])), _attempt(found[2], found[3])
+
+    def attempt_of(self, path: str) -> AttemptId | None:
+        """Which attempt wrote the file; None for what no attempt writes."""
+        owner = self.checkpoint_of(path)
+        if owner is not None:
+            return owner[1]
+        found = _STAGING_FILE.match(path, len(self.folder)) if path.startswith(self.folder) else None
+        return None if found is None else _attempt(found[1], found[2])
+
+
+def _attempt(generation: str, number: str) -> AttemptId:
+    return AttemptId(Generation(int(generation)), AttemptNumber(int(number)))

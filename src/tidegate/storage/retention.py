@@ -1,0 +1,121 @@
+"""Which checkpoints are kept, and how the others are deleted. Driver only; the plan is pure.
+
+Order, so that no crash loses a file that is still needed:
+
+1. `plan_retention` chooses.
+2. The log record with the shorter `retained` is appended.
+3. Only then `delete_checkpoint`.
+
+A crash between 2 and 3, or a deletion that fails, leaves files that nobody refers to; `orphans` finds them. Deleting
+never stops a job: what went wrong is returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from tidegate.errors import ProtocolViolation, StorageError
+from tidegate.ids import CheckpointId
+from tidegate.storage.checkpoints import load_checkpoint
+from tidegate.storage.log import CheckpointPointer, LogRecord
+from tidegate.storage.metadata import CheckpointMetadata
+from tidegate.storage.paths import JobPaths
+from tidegate.storage.store import ObjectStore
+
+
+def plan_retention(
+    retained: Sequence[CheckpointPointer], keep: int
+) -> tuple[list[CheckpointPointer], list[CheckpointPointer]]:
+    """(kept, dropped): the last `keep` stay, the newest always does."""
+    first = max(0, len(retained) - max(1, keep))
+    return list(retained[first:]), list(retained[:first])
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """What became of one checkpoint's files."""
+
+    checkpoint: CheckpointId
+    deleted: tuple[str, ...]
+    failures: tuple[str, ...]  #: for the log file; the files stay behind as orphans
+
+
+def delete_checkpoint(
+    store: ObjectStore,
+    paths: JobPaths,
+    pointer: CheckpointPointer,
+    metadata: CheckpointMetadata | None,
+    newest: LogRecord,
+    in_use: Collection[str] = (),
+) -> Deletion:
+    """Delete the files in the checkpoint's own folder, except `in_use` (files that retained checkpoints refer to).
+
+    `metadata` says which files; None (it cannot be read) means all that the folder lists. The metadata file goes first,
+    so that nobody starts from a checkpoint that is deleted by half. Storage trouble is returned, never raised.
+
+    :raises ProtocolViolation: when the newest log record still refers to the checkpoint.
+    """
+    if pointer == newest.latest or pointer in newest.retained:
+        raise ProtocolViolation(f"checkpoint {pointer.id} is still retained by log record {newest.sequence}")
+    folder = paths.checkpoint(CheckpointId(pointer.id), pointer.attempt_id)
+    metadata_path = paths.metadata(CheckpointId(pointer.id), pointer.attempt_id)
+    deleted: list[str] = []
+    failures: list[str] = []
+    try:
+        files = store.list(folder) if metadata is None else sorted(_files(metadata))
+        doomed = [path for path in files if path.startswith(folder) and path not in in_use and path != metadata_path]
+        if metadata_path not in in_use:
+            store.delete(metadata_path)
+            deleted.append(metadata_path)
+        store.delete_many(doomed)
+        deleted += doomed
+    except StorageError as error:
+        failures.append(str(error))
+    return Deletion(CheckpointId(pointer.id), tuple(deleted), tuple(failures))
+
+
+def files_in_use(store: ObjectStore, newest: LogRecord) -> set[str]:
+    """Every file that a retained checkpoint, or the latest one, refers to.
+
+    :raises CheckpointDamaged: when the metadata of one of them cannot be read. Then nobody knows, and nothing may go.
+    """
+    pointers = list(newest.retained)
+    if newest.latest is not None and newest.latest not in pointers:
+        pointers.append(newest.latest)
+    found = {pointer.metadata_path for pointer in pointers}
+    for pointer in pointers:
+        found |= _files(load_checkpoint(store, pointer, newest.retained))
+    return found
+
+
+def orphans(
+    store: ObjectStore, paths: JobPaths, newest: LogRecord, pending: Collection[CheckpointId] = ()
+) -> list[str]:
+    """Files of the job that no retained checkpoint refers to. The log and materialised input are never among them.
+
+    Not listed either: what the checkpoints `pending` in the newest generation are still writing, and anything of a
+    later generation, whose driver took over after `newest` was read.
+    """
+    used = files_in_use(store, newest)
+    return [
+        path
+        for path in store.list(paths.folder)
+        if path not in used
+        and not path.startswith((paths.log_folder, paths.input_folder))
+        and not _may_be_live(paths, path, newest, pending)
+    ]
+
+
+def _may_be_live(paths: JobPaths, path: str, newest: LogRecord, pending: Collection[CheckpointId]) -> bool:
+    attempt = paths.attempt_of(path)
+    if attempt is None or attempt.generation < newest.generation:
+        return False
+    if attempt.generation > newest.generation:
+        return True
+    owner = paths.checkpoint_of(path)
+    return owner is not None and owner[0] in pending
+
+
+def _files(metadata: CheckpointMetadata) -> set[str]:
+    return {slot.file.path for slot in metadata.slots if slot.file.path is not None}

@@ -1,0 +1,201 @@
+"""Where checkpoints live: one contract over local files, S3, GCS, Azure and memory. Driver and executors, any thread.
+
+What every store guarantees, and the job's log is built on:
+
+1. `put` and `create` are atomic: a reader sees the whole object or none, also when the writer dies half-way.
+2. `create` decides between any number of writers: for one path it answers True at most once.
+3. What `put` or `create` has returned from survives a crash of the process and of the machine, as far as the medium
+   does (the local store calls fsync for the file and its folders).
+4. A read that begins after a write has returned sees it, on every machine that shares the storage.
+
+`create` may fail and still have had its effect (a lost answer). Whoever needs to know reads the object back.
+
+No credentials: a URI that holds some is refused, and messages are scrubbed of user info and queries.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from tidegate.errors import ConfigurationError, StorageError
+from tidegate.storage.paths import JobPaths
+
+Data: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
+
+CLOUD_SCHEMES = frozenset({"s3", "s3a", "gs", "az", "azure", "abfs", "abfss"})
+
+
+class StorageNotFound(StorageError):
+    """There is no object at this path. Field: uri."""
+
+
+class ObjectStore(ABC):
+    """Objects under paths such as `wordcount/log/00000042.json`, relative to `location`. Pickled as its location."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location  #: the URI of the root, without credentials and without a slash at the end
+
+    @abstractmethod
+    def get(self, path: str) -> bytes:
+        """:raises StorageNotFound: when there is no such object."""
+
+    @abstractmethod
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """The bytes from `start`; fewer than `length`, or none, where the object ends earlier.
+
+        :raises StorageNotFound: when there is no such object.
+        """
+
+    @abstractmethod
+    def put(self, path: str, data: Data) -> None:
+        """Store the object, over an older one if there is one."""
+
+    @abstractmethod
+    def create(self, path: str, data: Data) -> bool:
+        """Store the object only if there is none; False when there is one, which stays as it is.
+
+        :raises StorageError: when it could not be stored, *or when nobody knows*: the object may be there all the same.
+        """
+
+    @abstractmethod
+    def exists(self, path: str) -> bool: ...
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """A missing object is fine."""
+
+    def delete_many(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self.delete(path)
+
+    def uri(self, path: str) -> str:
+        """How to name an object to a person; `resume` takes it as well."""
+        return f"{self.location}/{path}"
+
+    @abstractmethod
+    def list(self, prefix: str) -> builtins.list[str]:
+        """Every path below the folder `prefix` ("" for all), sorted. The local store also shows what a killed writer
+        left behind (`.name.xxxxxxxx.tmp`), so that a sweep can find it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_store, (self.location,)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.location!r})"
+
+
+def open_store(uri: str) -> ObjectStore:
+    """The store at `file:///path`, `/path`, `s3://bucket/folder`, `gs://`, `az://` or `memory://name`.
+
+    Nothing is asked of the storage yet: `write_probe` does that.
+
+    :raises ConfigurationError: when the URI cannot be one, or holds credentials.
+    """
+    # Imported here because the implementations import the contract, and because obstore starts threads when it is used:
+    # a process that only forks workers must never come near it.
+    if uri.startswith("/"):
+        from tidegate.storage.local_store import LocalStore
+
+        return LocalStore(uri)
+    parts = urlsplit(uri)
+    scheme = parts.scheme.lower()
+    if scheme == "memory":
+        from tidegate.storage.memory_store import MemoryStore
+
+        return MemoryStore(without_credentials(uri).partition("://")[2])
+    if scheme != "file" and scheme not in CLOUD_SCHEMES:
+        raise ConfigurationError(
+            f"checkpoint storage {without_credentials(uri)!r} is neither an absolute path nor a URI of a known kind. "
+            "Use /path, file:///path, s3://bucket/folder, gs://bucket/folder or az://container/folder.",
+            uri=without_credentials(uri),
+        )
+    # abfss://container@account.dfs.core.windows.net is how Azure names a container; a colon would make it a password.
+    names_container = scheme in {"abfs", "abfss"} and parts.password is None
+    if parts.query or (parts.username is not None and not names_container):
+        raise ConfigurationError(
+            f"the URI of the checkpoint storage {without_credentials(uri)} holds credentials or a query. They would "
+            "be shown in logs and are not used; give them by environment variables (AWS_ACCESS_KEY_ID, "
+            "GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_KEY ...) or by the role of the machine.",
+            uri=without_credentials(uri),
+        )
+    if scheme == "file":
+        from tidegate.storage.local_store import LocalStore
+
+        if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
+            raise ConfigurationError(
+                f"{without_credentials(uri)} does not name a local path. Write three slashes: file:///path.",
+                uri=without_credentials(uri),
+            )
+        return LocalStore(unquote(parts.path))
+    from tidegate.storage.cloud_store import CloudStore
+
+    return CloudStore(uri.rstrip("/"))
+
+
+def without_credentials(text: str) -> str:
+    """The text with the user info and the query of every URI in it taken out."""
+    text = re.sub(r"(?i)\b((?!abfss?:)[a-z][a-z0-9+.-]*://)[^/\s\"'?#]*@", r"\1", text)
+    text = re.sub(r"(?i)\b(abfss?://)([^/\s\"'?#:@]*):[^/\s\"'?#]*@", r"\1\2@", text)
+    return re.sub(r"([a-zA-Z][a-zA-Z0-9+.-]*://[^\s\"'?#]*)[?#][^\s\"']*", r"\1", text)
+
+
+def check_path(path: str) -> str:
+    """:raises StorageError: for a path that could leave the store's folder. A bug or a tampered file."""
+    if not path or any(part in {"", ".", ".."} for part in path.split("/")) or "\0" in path:
+        raise StorageError(f"{path!r} is not a path inside checkpoint storage", path=path)
+    return path
+
+
+def folder_prefix(prefix: str) -> str:
+    """`a/b` and `a/b/` both mean the folder; "" means everything."""
+    return prefix.rstrip("/") + "/" if prefix.rstrip("/") else ""
+
+
+# -- is it usable, and is it shared? -------------------------------------------------------------------------------
+
+
+def write_probe(store: ObjectStore, job: str) -> str:
+    """Driver, before the first attempt: prove that the store keeps what the log needs; the path is for `read_probe`.
+
+    :raises StorageError: when the store cannot be written, or does not refuse to create an object twice. Some servers
+        that speak S3 ignore the condition and overwrite: two drivers would then both believe that they hold the job.
+    """
+    token = secrets.token_hex(8)
+    path = JobPaths(job).probe(token)
+    store.create(path, token.encode())
+    if store.create(path, b"second") or store.get(path) != token.encode():
+        store.delete(path)
+        raise StorageError(
+            f"the storage {store.location} overwrites an object that it was asked to create only if absent. Without "
+            "that, two drivers could both commit. Use a storage or a version of its server that supports conditional "
+            "writes (If-None-Match).",
+            uri=store.location,
+        )
+    return path
+
+
+def read_probe(store: ObjectStore, path: str) -> None:
+    """Executor, before anything else: prove that this machine sees what the driver wrote.
+
+    :raises StorageError: when it does not.
+    """
+    token = path.rpartition("/")[2]
+    try:
+        found = store.get(path)
+    except StorageNotFound:
+        found = b""
+    if found != token.encode():
+        raise StorageError(
+            f"the checkpoint storage {store.location} is not shared: this executor cannot see {store.uri(path)}, "
+            "which the driver has just written. Use a storage that the driver and all executors share (s3://, gs://, "
+            "az://, or a path on a network file system mounted at the same place everywhere).",
+            uri=store.location,
+        )

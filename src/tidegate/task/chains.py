@@ -1,0 +1,147 @@
+"""A chain's subtask, as a slot hosts it: operators joined by function calls, their inputs and outputs. Executor.
+
+A chain has ended when every logical channel into its head has ended. Then `end_input` of its operators runs, parents
+first, at most once over all restores, and the end is passed on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import cloudpickle
+
+from tidegate.batch import Batch
+from tidegate.graph.logical import Partitioning
+from tidegate.graph.plan import Chain, JobPlan, PlannedEdge, PlannedOperator
+from tidegate.ids import SlotId
+from tidegate.task.edges import EdgeWriter
+from tidegate.task.operators.base import Emit, OperatorFailed, RunningOperator
+from tidegate.task.operators.build import OperatorSurroundings, build_operator
+from tidegate.task.operators.sink import SinkOperator
+from tidegate.task.operators.source import SourceOperator
+from tidegate.task.outbox import Outbox
+from tidegate.types import RecordType
+
+
+@dataclass(slots=True)
+class HostedChain:
+    """One subtask of one chain."""
+
+    subtask: int
+    operators: list[RunningOperator]  #: parents before children
+    writers: list[EdgeWriter]
+    open_channels: set[tuple[int, int]] = field(default_factory=set)  #: (edge, origin) that have not ended
+    ended: bool = False  #: the end was passed on, in this attempt
+
+    @property
+    def head(self) -> RunningOperator:
+        return self.operators[0]
+
+    @property
+    def source(self) -> SourceOperator | None:
+        return self.head if isinstance(self.head, SourceOperator) else None
+
+    @property
+    def sinks(self) -> list[SinkOperator]:
+        return [operator for operator in self.operators if isinstance(operator, SinkOperator)]
+
+    def deliver(self, batch: Batch, input_index: int) -> None:
+        self.head.run(batch, input_index)
+
+    def flush(self) -> None:
+        for writer in self.writers:
+            writer.flush()
+
+    @property
+    def is_dirty(self) -> bool:
+        return any(writer.is_dirty for writer in self.writers)
+
+    def end_channel(self, edge: int, origin: int) -> None:
+        self.open_channels.discard((edge, origin))
+
+    def input_has_ended(self) -> bool:
+        source = self.source
+        return source.exhausted if source is not None else not self.open_channels
+
+    def end(self) -> None:
+        """Run the ends that have not run yet, then pass the end on."""
+        for operator in self.operators:
+            if not operator.ended:
+                try:
+                    operator.end_input()
+                except OperatorFailed:
+                    raise
+                except Exception as error:
+                    raise OperatorFailed(operator, error) from error
+                operator.ended = True
+        for writer in self.writers:
+            writer.end()
+        self.ended = True
+
+
+def host_chains(plan: JobPlan, slot: SlotId, outbox: Outbox, around: OperatorSurroundings) -> list[HostedChain]:
+    """Every chain of the layer that has a subtask in this slot."""
+    hosted = []
+    for chain in plan.layers[slot.layer].chains:
+        subtask = plan.subtask_in(chain, slot)
+        if subtask is not None:
+            hosted.append(_host(plan, chain, subtask, outbox, around))
+    return hosted
+
+
+def _host(plan: JobPlan, chain: Chain, subtask: int, outbox: Outbox, around: OperatorSurroundings) -> HostedChain:
+    input_types = _input_types(plan, chain)
+    running = {
+        planned.uid: build_operator(_own_copy(planned), subtask, input_types.get(planned.uid), around)
+        for planned in chain.operators
+    }
+    writers: list[EdgeWriter] = []
+    for planned in chain.operators:
+        operator = running[planned.uid]
+        emits: dict[str, list[Emit]] = {}
+        for link in planned.chained:
+            target = running[link.downstream]
+            emits.setdefault(link.tag, []).append(_into(target, link.input_index))
+        for index in planned.network:
+            writer = EdgeWriter(plan, plan.edges[index], subtask, outbox, operator)
+            writers.append(writer)
+            emits.setdefault(plan.edges[index].edge.tag, []).append(writer.write)
+        operator.connect(emits)
+    open_channels = {
+        (edge.index, origin)
+        for edge in plan.edges
+        if edge.edge.downstream == chain.head.uid
+        for origin in _origins(edge, subtask)
+    }
+    return HostedChain(subtask, list(running.values()), writers, open_channels)
+
+
+def _into(operator: RunningOperator, input_index: int) -> Emit:
+    def emit(batch: Batch) -> None:
+        operator.run(batch, input_index)
+
+    return emit
+
+
+def _own_copy(planned: PlannedOperator) -> PlannedOperator:
+    """A function object given to two operators must not share its state handles."""
+    copied: PlannedOperator = cloudpickle.loads(cloudpickle.dumps(planned))
+    return copied
+
+
+def _origins(edge: PlannedEdge, subtask: int) -> list[int]:
+    if edge.partitioning is Partitioning.FORWARD:
+        return [subtask]
+    return list(range(edge.up_parallelism))
+
+
+def _input_types(plan: JobPlan, chain: Chain) -> dict[str, RecordType]:
+    """The record type of each operator's first input."""
+    types: dict[str, RecordType] = {}
+    for edge in plan.edges:
+        if edge.edge.downstream == chain.head.uid:
+            types.setdefault(chain.head.uid, edge.record_type)
+    for planned in chain.operators:
+        for link in planned.chained:
+            types[link.downstream] = planned.operator.outputs[link.tag]
+    return types

@@ -1,0 +1,140 @@
+"""Second phase of a sink's two-phase commit, slot side. Executor: decided in the task's thread, done in the background.
+
+    step 6a  "n is complete" arrives: everything prepared up to n is to be committed
+    step 6b  the committers are asked, off the task's thread, again and again until each committable is done
+    step 6c  only then is it forgotten: until now it was part of every snapshot
+
+One round at a time; a completion that comes meanwhile starts the next round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidegate.connectors.contract import CommitOutcome
+from tidegate.errors import CommitLost, ProtocolViolation
+from tidegate.ids import CheckpointId, SlotId
+from tidegate.storage.metadata import Committable
+from tidegate.task.operators.base import OperatorFailed
+from tidegate.task.operators.sink import SinkOperator
+from tidegate.task.ports import Background, CrashPoints
+
+FIRST_RETRY_S = 0.05
+LONGEST_RETRY_S = 10.0
+
+
+@dataclass(slots=True)
+class _Answer:
+    sink: SinkOperator
+    asked: list[Committable]
+    outcomes: list[CommitOutcome]
+    error: Exception | None
+
+
+class Commits:
+    """All commits of one slot."""
+
+    def __init__(
+        self,
+        slot: SlotId,
+        sinks: list[SinkOperator],
+        background: Background,
+        post: Callable[[Callable[[], None]], None],
+        on_committed: Callable[[CheckpointId], None],
+        crash_points: CrashPoints,
+        clock: Callable[[], float],
+    ) -> None:
+        self._slot = slot
+        self._sinks = sinks
+        self._background = background
+        self._post = post
+        self._on_committed = on_committed
+        self._crash_points = crash_points
+        self._clock = clock
+        self._goal = CheckpointId(0)  #: commit everything up to here
+        self._reached = CheckpointId(0)
+        self._busy = False
+        self._retry_after_s = FIRST_RETRY_S
+        self.retry_at: float | None = None  #: when `resume` is due
+        self.last_error: Exception | None = None
+
+    def commit_up_to(self, checkpoint: CheckpointId) -> None:
+        if checkpoint > self._goal:
+            self._goal = checkpoint
+            self._start_round()
+
+    def resume(self) -> None:
+        """The pause before a retry is over."""
+        self.retry_at = None
+        self._start_round()
+
+    def _start_round(self) -> None:
+        if self._busy or self.retry_at is not None:
+            return
+        goal = self._goal
+        work = [(sink, due) for sink in self._sinks if (due := sink.uncommitted(goal))]
+        if not work:
+            if goal > self._reached:
+                self._reached = goal
+                self._on_committed(goal)
+            return
+        self._busy = True
+        self._background.submit(lambda: self._ask(goal, work))
+
+    def _ask(self, goal: CheckpointId, work: list[tuple[SinkOperator, list[Committable]]]) -> None:
+        """Background thread."""
+        self._crash_points.reach("slot.before-commit", self._slot, goal)
+        answers = []
+        for sink, due in work:
+            assert sink.committer is not None
+            try:
+                outcomes = sink.committer.commit([committable.payload for committable in due])
+                answers.append(_Answer(sink, due, outcomes, None))
+            except Exception as error:
+                answers.append(_Answer(sink, due, [CommitOutcome.RETRY] * len(due), error))
+        self._crash_points.reach("slot.after-commit", self._slot, goal)
+        self._post(lambda: self._heard(answers))
+
+    def _heard(self, answers: list[_Answer]) -> None:
+        self._busy = False
+        retry = False
+        for answer in answers:
+            retry |= self._take(answer)
+        if retry:
+            self.retry_at = self._clock() + self._retry_after_s
+            self._retry_after_s = min(self._retry_after_s * 2, LONGEST_RETRY_S)
+        else:
+            self._retry_after_s = FIRST_RETRY_S
+            self._start_round()
+
+    def _take(self, answer: _Answer) -> bool:
+        """True when something is to be tried again."""
+        sink = answer.sink
+        if len(answer.outcomes) != len(answer.asked):
+            raise OperatorFailed(
+                sink,
+                ProtocolViolation(
+                    f"the committer was asked for {len(answer.asked)} and answered {len(answer.outcomes)}"
+                ),
+            )
+        done, retry = [], False
+        for committable, outcome in zip(answer.asked, answer.outcomes):
+            match outcome:
+                case CommitOutcome.DONE | CommitOutcome.ALREADY_DONE:
+                    done.append(committable)
+                case CommitOutcome.RETRY:
+                    retry = True
+                    self.last_error = answer.error
+                case CommitOutcome.LOST:
+                    raise OperatorFailed(
+                        sink,
+                        CommitLost(
+                            f"sink {sink.uid!r}, subtask {sink.subtask}: what was prepared for checkpoint "
+                            f"{committable.checkpoint} is neither committed nor committable any more. Look at the sink "
+                            "before you go on: output is missing. The job does not restart by itself."
+                        ),
+                        committable.checkpoint,
+                    )
+        sink.forget(done)
+        return retry

@@ -1,0 +1,173 @@
+"""Network edges, sending side: choose the receiver of each record, gather records into frames. Executor.
+
+Frames grow under load and leave early when the stream is slow: a buffer is sent when it is full, when the slot falls idle
+and the buffer timeout has passed since the last send, and always before a barrier.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.batch import Batch
+from tidegate.graph.logical import Partitioning
+from tidegate.graph.plan import JobPlan, PlannedEdge
+from tidegate.state.key_groups import key_groups, subtask_of
+from tidegate.task.operators.base import OperatorFailed, RunningOperator
+from tidegate.task.outbox import Outbox
+from tidegate.wire.frame import Kind
+from tidegate.wire.records import encode_records
+
+MAX_FRAME_BYTES = 1 << 20  #: a frame is one credit of Spark's back-pressure, whatever its size
+FULL_BUFFER_BYTES = 256 * 1024
+FULL_BUFFER_ROWS = 2048
+
+
+class _Buffer:
+    """Records for one receiver, not yet in a frame."""
+
+    __slots__ = ("columns", "columns_bytes", "rows")
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+        self.columns: list[pa.RecordBatch] = []
+        self.columns_bytes = 0
+
+
+class EdgeWriter:
+    """One logical edge of one sending subtask. Order is kept from origin to target."""
+
+    def __init__(self, plan: JobPlan, edge: PlannedEdge, origin: int, outbox: Outbox, owner: RunningOperator) -> None:
+        self._owner = owner
+        self._edge = edge
+        self._origin = origin
+        self._outbox = outbox
+        self._type = edge.record_type
+        self._key = edge.edge.key
+        self._key_type = None if self._key is None else self._key.key_type()
+        self._slots = [plan.next_slot(edge, target, edge.from_layer) for target in range(edge.down_parallelism)]
+        self._buffers = [_Buffer() for _ in range(edge.down_parallelism)]
+        self._turn = origin % edge.down_parallelism  #: next receiver of a rebalance
+        self._dirty = False
+
+    def write(self, batch: Batch) -> None:
+        match self._edge.partitioning:
+            case Partitioning.FORWARD:
+                self._append(self._origin, batch)
+            case Partitioning.BROADCAST:
+                for target in range(len(self._buffers)):
+                    self._append(target, batch)
+            case Partitioning.REBALANCE:
+                self._rebalance(batch)
+            case Partitioning.HASH:
+                self._by_key(batch)
+
+    def flush(self) -> None:
+        """Everything written so far is in the outbox when this returns."""
+        if self._dirty:
+            for target, buffer in enumerate(self._buffers):
+                self._send(target, buffer)
+            self._dirty = False
+
+    @property
+    def is_dirty(self) -> bool:
+        return self._dirty
+
+    def end(self) -> None:
+        """No more records on this edge from this subtask."""
+        self.flush()
+        targets = [self._origin] if self._edge.partitioning is Partitioning.FORWARD else range(len(self._buffers))
+        for target in targets:
+            self._outbox.send(
+                self._slots[target], Kind.END_OF_INPUT, origin=self._origin, target=target, edge=self._edge.index
+            )
+
+    # -- routing ------------------------------------------------------------------------------------------------
+
+    def _rebalance(self, batch: Batch) -> None:
+        """Contiguous shares, so that columns stay slices; small batches go whole to the next in turn."""
+        receivers = len(self._buffers)
+        share = max(1, -(-len(batch) // receivers))
+        for start in range(0, len(batch), share):
+            self._append(self._turn, batch.slice(start, start + share))
+            self._turn = (self._turn + 1) % receivers
+
+    def _by_key(self, batch: Batch) -> None:
+        receivers = len(self._buffers)
+        if receivers == 1:
+            self._append(0, batch)
+            return
+        assert self._key is not None
+        assert self._key_type is not None
+        hashes = self._key.hashes(batch, self._key_type)
+        max_parallelism = self._edge.down_max_parallelism
+        targets = subtask_of(key_groups(hashes, max_parallelism), receivers, max_parallelism)
+        if batch.has_columns:
+            columns = batch.columns()
+            for target in range(receivers):
+                picked = np.flatnonzero(targets == target)
+                if len(picked) == len(batch):
+                    self._append(target, batch)
+                elif len(picked):
+                    self._append(target, Batch(self._type, columns=columns.take(pa.array(picked))))
+        else:
+            buffers = self._buffers
+            for row, target in zip(batch.rows(), targets.tolist()):
+                buffers[target].rows.append(row)
+            self._dirty = True
+            for target, buffer in enumerate(buffers):
+                if len(buffer.rows) >= FULL_BUFFER_ROWS:
+                    self._send(target, buffer)
+
+    # -- buffers ------------------------------------------------------------------------------------------------
+
+    def _append(self, target: int, batch: Batch) -> None:
+        buffer = self._buffers[target]
+        self._dirty = True
+        if batch.has_columns and self._type.typed:
+            if buffer.rows:  # rows and columns never mix in one buffer: order
+                self._send(target, buffer)
+            columns = batch.columns()
+            buffer.columns.append(columns)
+            buffer.columns_bytes += columns.nbytes
+            if buffer.columns_bytes >= FULL_BUFFER_BYTES:
+                self._send(target, buffer)
+        else:
+            if buffer.columns:
+                self._send(target, buffer)
+            buffer.rows.extend(batch.rows())
+            if len(buffer.rows) >= FULL_BUFFER_ROWS:
+                self._send(target, buffer)
+
+    def _send(self, target: int, buffer: _Buffer) -> None:
+        if buffer.columns:
+            parts = buffer.columns
+            columns = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+            buffer.columns, buffer.columns_bytes = [], 0
+            self._send_batch(target, Batch(self._type, columns=columns))
+        if buffer.rows:
+            rows, buffer.rows = buffer.rows, []
+            self._send_batch(target, Batch(self._type, rows=rows))
+
+    def _send_batch(self, target: int, batch: Batch) -> None:
+        try:
+            flags, payload = encode_records(batch)
+        except Exception as error:  # a record that does not fit the declared type, or cannot be pickled
+            raise OperatorFailed(self._owner, error) from error
+        if len(payload) > MAX_FRAME_BYTES and len(batch) > 1:
+            half = len(batch) // 2
+            self._send_batch(target, batch.slice(0, half))
+            self._send_batch(target, batch.slice(half, len(batch)))
+            return
+        self._outbox.send(
+            self._slots[target],
+            Kind.RECORDS,
+            origin=self._origin,
+            target=target,
+            edge=self._edge.index,
+            count=len(batch),
+            flags=flags,
+            payload=payload,
+        )

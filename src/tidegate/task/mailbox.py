@@ -1,0 +1,111 @@
+"""What reaches a slot from other threads: frames from Spark, messages from the coordinator, results of its own helpers.
+
+The one shared structure of a slot. Frames are bounded in bytes, which is what makes back-pressure: the reader thread
+waits in `put_frame`, Spark's reader stops taking, the sender's writer runs out of credit. Letters are small and few.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Union
+
+from tidegate.wire.control import ToSlot
+from tidegate.wire.frame import Frame
+
+Letter = Union[ToSlot, Callable[[], None]]  #: a message, or a call to make in the task's thread
+
+
+class Mailbox:
+    """Thread-safe."""
+
+    def __init__(self, frames_limit_bytes: int) -> None:
+        self._limit = frames_limit_bytes
+        self._changed = threading.Condition()
+        self._letters: deque[Letter] = deque()
+        self._frames: deque[Frame] = deque()
+        self._frames_bytes = 0
+        self._input_ended = False
+        self._failure: BaseException | None = None
+        self._closed = False
+
+    # -- other threads ------------------------------------------------------------------------------------------
+
+    def post(self, letter: Letter) -> None:
+        with self._changed:
+            self._letters.append(letter)
+            self._changed.notify_all()
+
+    def put_frame(self, frame: Frame, wait: bool = True) -> bool:
+        """Wait while the bound is passed. False when the slot is closed (or, without waiting, when it is full)."""
+        with self._changed:
+            while self._frames_bytes >= self._limit and not self._closed:
+                if not wait:
+                    return False
+                self._changed.wait()
+            if self._closed:
+                return False
+            self._frames.append(frame)
+            self._frames_bytes += frame.size_bytes
+            self._changed.notify_all()
+            return True
+
+    def end_input(self) -> None:
+        """Spark has no more rows for this slot."""
+        with self._changed:
+            self._input_ended = True
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the slot: raised in the task's thread."""
+        with self._changed:
+            self._failure = self._failure or error
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._frames.clear()
+            self._changed.notify_all()
+
+    # -- the task's thread --------------------------------------------------------------------------------------
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Until there is something, or the time is over."""
+        with self._changed:
+            if not (self._letters or self._frames or self._input_ended or self._failure):
+                self._changed.wait(timeout_s)
+
+    def take_letter(self) -> Letter | None:
+        if self._failure is not None:
+            raise self._failure
+        if not self._letters:  # unlocked peek: a letter that comes a moment later is found at the next turn
+            return None
+        with self._changed:
+            return self._letters.popleft()
+
+    def take_frame(self) -> Frame | None:
+        if not self._frames:
+            return None
+        with self._changed:
+            frame = self._frames.popleft()
+            self._frames_bytes -= frame.size_bytes
+            self._changed.notify_all()
+            return frame
+
+    @property
+    def has_letters(self) -> bool:
+        return bool(self._letters) or self._failure is not None
+
+    @property
+    def has_frames(self) -> bool:
+        return bool(self._frames)
+
+    @property
+    def frames_bytes(self) -> int:
+        return self._frames_bytes
+
+    @property
+    def input_ended(self) -> bool:
+        return self._input_ended and not self._frames

@@ -1,0 +1,266 @@
+"""A slot under Spark: what `mapInArrow` calls in a Python worker. Executor.
+
+Threads: Spark drives the generator (the task's thread); one reads frames from Spark into the mailbox; one listens to the
+coordinator; one sends heartbeats; one stores snapshots; one commits.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import cloudpickle
+import pyarrow as pa
+
+from tidegate.errors import CheckpointDamaged, CommitLost, ConfigurationError, ProtocolViolation, StorageError
+from tidegate.graph.plan import JobPlan
+from tidegate.ids import AttemptId, SlotId
+from tidegate.storage.store import open_store, read_probe
+from tidegate.task.control_client import ControlClient
+from tidegate.task.mailbox import Mailbox
+from tidegate.task.operators.base import OperatorFailed
+from tidegate.task.outbox import Row
+from tidegate.task.ports import CrashPoints
+from tidegate.task.slot import Slot, SlotProgram, SlotSettings
+from tidegate.wire.control import PROTOCOL_VERSION, Cancel, Heartbeat, SlotFailed, ToSlot
+from tidegate.wire.frame import FrameSeal, decode_frame
+from tidegate.wire.handshake import Hello, new_challenge
+
+ROW_SCHEMA = pa.schema([("dst", pa.int32()), ("frame", pa.binary())])
+YIELD_BYTES = 256 * 1024
+SOURCE_PATIENCE_S = 0.020
+LAST_WORDS_S = 10.0
+_OUR_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedAttempt:
+    """All that a worker is given. Travels in the task's closure, which Spark shows on no page."""
+
+    plan: JobPlan
+    attempt: AttemptId
+    token: bytes
+    address: tuple[str, int]
+    settings: SlotSettings
+    storage_uri: str | None
+    storage_probe: str | None
+    crash_points: CrashPoints
+
+
+def run_layer(shipped: bytes, layer: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The function of one layer's `mapInArrow`."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    attempt: ShippedAttempt = cloudpickle.loads(shipped)
+    yield from SlotProcess(attempt, SlotId(layer, context.partitionId())).run(batches)
+
+
+class SlotProcess:
+    """Threads and sockets around a Slot."""
+
+    def __init__(self, shipped: ShippedAttempt, slot: SlotId) -> None:
+        self._id = slot
+        self._shipped = shipped
+        self._mailbox = Mailbox(shipped.settings.inbox_bytes)
+        self._slot: Slot | None = None
+        self._cancelled = threading.Event()
+        self._busy_s = self._idle_s = self._blocked_s = 0.0
+        sys.setswitchinterval(0.0005)  # four threads share the GIL; the default lets each keep it for 5 ms
+        hello = Hello(
+            version=PROTOCOL_VERSION,
+            generation=shipped.attempt.generation,
+            attempt=shipped.attempt.number,
+            layer=slot.layer,
+            index=slot.index,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            executor=os.environ.get("SPARK_EXECUTOR_ID", ""),
+            challenge=new_challenge(),
+        )
+        self._control = ControlClient(shipped.address, shipped.token, hello)
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        self._control.start(self._on_message, self._heartbeat)
+        try:
+            self._slot = self._build()
+            if self._id.layer > 0:
+                threading.Thread(target=self._read, args=(batches,), name="tidegate-reader", daemon=True).start()
+            yield from self._loop(self._slot)
+            self._slot.close()
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self._last_words(error)
+        self._control.close()
+
+    def _build(self) -> Slot:
+        shipped = self._shipped
+        storage = open_store(shipped.storage_uri or "memory://none")
+        if shipped.storage_probe is not None:
+            read_probe(storage, shipped.storage_probe)
+        program = SlotProgram(shipped.plan, self._id, shipped.attempt, shipped.token, shipped.settings)
+        return Slot(
+            program=program,
+            mailbox=self._mailbox,
+            control=self._control,
+            storage=storage,
+            uploads=BackgroundThread("tidegate-uploads", self._mailbox.fail),
+            commits=BackgroundThread("tidegate-commits", self._mailbox.fail),
+            crash_points=shipped.crash_points,
+            clock=time.monotonic,
+            sleep=time.sleep,
+        )
+
+    def _loop(self, slot: Slot) -> Iterator[pa.RecordBatch]:
+        clock = time.monotonic
+        last = clock()
+        while not slot.finished:
+            active = slot.has_active_source()
+            patience = self._patience(slot) if active else 0.0
+            worked = slot.turn(patience)
+            slot.on_time()
+            slot.flush_if_due(idle=not worked)
+            now = clock()
+            if worked:
+                self._busy_s += now - last
+            else:
+                self._idle_s += now - last
+            last = now
+            if len(slot.outbox):
+                while len(slot.outbox):
+                    yield _rows_to_batch(slot.outbox.take(YIELD_BYTES))
+                now = clock()
+                self._blocked_s += now - last
+                last = now
+            elif not worked and not active and not slot.finished:
+                deadline = slot.next_deadline()
+                self._mailbox.wait(None if deadline is None else max(0.0, deadline - now))
+                now = clock()
+                self._idle_s += now - last
+                last = now
+
+    def _patience(self, slot: Slot) -> float:
+        """How long a source may wait for records: until a buffer is due, and never so long that a trigger waits."""
+        deadline = slot.next_deadline()
+        if deadline is None:
+            return SOURCE_PATIENCE_S
+        return max(0.0, min(SOURCE_PATIENCE_S, deadline - time.monotonic()))
+
+    def _read(self, batches: Iterator[pa.RecordBatch]) -> None:
+        """Reader thread: from Spark's rows to the mailbox. Waiting here is the back-pressure."""
+        seal = FrameSeal(self._shipped.token)
+        try:
+            for batch in batches:
+                column = batch.column(1)
+                for i in range(batch.num_rows):
+                    frame = decode_frame(seal, memoryview(column[i].as_buffer()))
+                    if not self._mailbox.put_frame(frame):
+                        return
+            self._mailbox.end_input()
+        except BaseException as error:
+            self._mailbox.fail(error)
+
+    def _on_message(self, message: ToSlot) -> None:
+        if isinstance(message, Cancel):
+            # The attempt is over. Leave at once and without a word: Spark is cancelling the job anyway.
+            os._exit(0)
+        self._mailbox.post(message)
+
+    def _heartbeat(self) -> Heartbeat:
+        slot = self._slot
+        return Heartbeat(
+            busy_ms=int(self._busy_s * 1000),
+            idle_ms=int(self._idle_s * 1000),
+            backpressured_ms=int(self._blocked_s * 1000),
+            inbox_bytes=self._mailbox.frames_bytes,
+            held_bytes=0 if slot is None else slot.held_bytes,
+            operators=[] if slot is None else slot.metrics(),
+        )
+
+    def _last_words(self, error: BaseException) -> None:
+        """Tell the coordinator, wait to be cancelled, and go without a traceback on the executor's console."""
+        self._control.send(describe_failure(error))
+        self._cancelled.wait(LAST_WORDS_S)
+        os._exit(1)
+
+
+class BackgroundThread:
+    """Implements task.ports.Background: jobs in order, on one daemon thread, started when first needed."""
+
+    def __init__(self, name: str, on_failure: Callable[[BaseException], None]) -> None:
+        self._name = name
+        self._on_failure = on_failure
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, job: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        self._jobs.put(job)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._jobs.get()()
+            except BaseException as error:
+                self._on_failure(error)
+
+
+def describe_failure(error: BaseException) -> SlotFailed:
+    """An exception as a message: where it happened, the user's line, the cause."""
+    operator = checkpoint = None
+    cause = error
+    if isinstance(error, OperatorFailed):
+        operator, cause, checkpoint = error.operator, error.cause, error.checkpoint
+    match cause:
+        case CommitLost():
+            kind = "commit_lost"
+        case ConfigurationError() | CheckpointDamaged():
+            kind = "permanent"
+        case ProtocolViolation() | StorageError():
+            kind = "internal"
+        case _:
+            kind = "user" if operator is not None else "internal"
+    return SlotFailed(
+        kind=kind,
+        message=f"{type(cause).__name__}: {cause}",
+        traceback="".join(traceback.format_exception(type(cause), cause, cause.__traceback__))[-20_000:],
+        operator="" if operator is None else operator.name,
+        uid="" if operator is None else operator.uid,
+        subtask=-1 if operator is None else operator.subtask,
+        checkpoint=checkpoint,
+        user_line=_user_line(cause) or ("" if operator is None else str(operator.planned.operator.line)),
+    )
+
+
+def _user_line(error: BaseException) -> str:
+    """The innermost line of the traceback that is neither ours nor a library's."""
+    found = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if (
+            frame.filename.startswith(_OUR_FOLDER)
+            or "site-packages" in frame.filename
+            or frame.filename.startswith("<")
+        ):
+            continue
+        if os.sep + "lib" + os.sep + "python" in frame.filename:
+            continue
+        found = f"{frame.filename}:{frame.lineno}"
+    return found
+
+
+def _rows_to_batch(rows: list[Row]) -> pa.RecordBatch:
+    receivers, frames = zip(*rows)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(receivers, pa.int32()), pa.array(frames, pa.binary())], schema=ROW_SCHEMA
+    )

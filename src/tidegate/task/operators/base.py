@@ -1,0 +1,141 @@
+"""What a running operator is: one subtask of one operator, inside a chain. Executor; the task's thread.
+
+Order of calls: open (state restored), process*, snapshot_sync for each checkpoint, end_input at most once over all
+restores, close. `run` is the only door for records: it names the operator in any exception that passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tidegate.batch import Batch
+from tidegate.graph.logical import MAIN_OUTPUT
+from tidegate.ids import CheckpointId
+from tidegate.storage.metadata import Committable, SplitState
+
+if TYPE_CHECKING:
+    from tidegate.graph.plan import PlannedOperator
+    from tidegate.state.backend import KeyedSnapshot, KeyedStateBackend
+    from tidegate.types import RecordType
+    from tidegate.wire.control import SubtaskRestore
+
+
+class OperatorFailed(Exception):
+    """An exception in an operator, with the operator it came from. The original is the cause."""
+
+    def __init__(self, operator: RunningOperator, cause: BaseException, checkpoint: int | None = None) -> None:
+        super().__init__(str(cause))
+        self.operator = operator
+        self.cause = cause
+        self.checkpoint = checkpoint
+
+
+@dataclass(slots=True)
+class OperatorSnapshot:
+    """The synchronous part of one operator's snapshot. `keyed` is read by another thread, then released."""
+
+    uid: str
+    subtask: int
+    ended: bool
+    splits: list[SplitState] = field(default_factory=list)
+    committables: list[Committable] = field(default_factory=list)
+    keyed: KeyedSnapshot | None = None
+
+
+Emit = Callable[[Batch], None]
+
+
+def _drop(batch: Batch) -> None:
+    """Output that nobody reads."""
+
+
+class RunningOperator:
+    """Base of all. Subclasses override `process` and what else they need."""
+
+    backend: KeyedStateBackend | None = None
+
+    def __init__(self, planned: PlannedOperator, subtask: int) -> None:
+        self.planned = planned
+        self.uid = planned.uid
+        self.name = planned.operator.name
+        self.subtask = subtask
+        self.parallelism = planned.parallelism
+        self.output_type: RecordType | None = planned.operator.outputs.get(MAIN_OUTPUT)
+        self.ended = False  #: end_input has run, in this attempt or before
+        self.records_in = 0
+        self.records_out = 0
+        self._emits: dict[str, Emit] = {}
+        self.emit: Emit = _drop
+
+    def connect(self, emits: dict[str, list[Emit]]) -> None:
+        """Outputs by tag, set once the whole chain is built."""
+        for tag, targets in emits.items():
+            self._emits[tag] = targets[0] if len(targets) == 1 else _Tee(targets)
+        main = self._emits.get(MAIN_OUTPUT, _drop)
+
+        def counted(batch: Batch) -> None:
+            self.records_out += len(batch)
+            main(batch)
+
+        self.emit = counted
+
+    def emit_to(self, tag: str, batch: Batch) -> None:
+        self._emits.get(tag, _drop)(batch)
+
+    def run(self, batch: Batch, input_index: int) -> None:
+        self.records_in += len(batch)
+        try:
+            self.process(batch, input_index)
+        except OperatorFailed:
+            raise
+        except Exception as error:
+            raise OperatorFailed(self, error) from error
+
+    # -- for subclasses -----------------------------------------------------------------------------------------
+
+    def open(self, restore: SubtaskRestore | None) -> None:
+        """State is in the backend already. `restore` is None on a fresh start."""
+
+    def process(self, batch: Batch, input_index: int) -> None:
+        raise NotImplementedError
+
+    def end_input(self) -> None:
+        """May emit."""
+
+    def prepare(self, checkpoint: CheckpointId) -> None:
+        """Before the barrier is forwarded: what must go out in this epoch."""
+
+    def snapshot_sync(self, checkpoint: CheckpointId) -> OperatorSnapshot:
+        keyed = None if self.backend is None else self.backend.snapshot()
+        return OperatorSnapshot(self.uid, self.subtask, self.ended, keyed=keyed)
+
+    def notify_complete(self, checkpoint: CheckpointId) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Tee:
+    """One output read by several."""
+
+    __slots__ = ("_targets",)
+
+    def __init__(self, targets: list[Emit]) -> None:
+        self._targets = targets
+
+    def __call__(self, batch: Batch) -> None:
+        for target in self._targets:
+            target(batch)
+
+
+NOT_A_COLLECTION: frozenset[type[Any]] = frozenset({str, bytes, dict})
+
+
+def check_iterable(result: Any, function: str) -> None:
+    """Catch the classic slip of returning one record where many are expected: a str would fall into letters."""
+    if type(result) in NOT_A_COLLECTION:
+        raise TypeError(
+            f"{function} returned a {type(result).__name__}; it must return None, a list or a generator of records "
+            "(write `yield value` or `return [value]`)"
+        )

@@ -1,0 +1,79 @@
+"""From an operator's spec to the running operator. Executor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from typing_extensions import assert_never
+
+from tidegate.connectors.contract import WriterContext
+from tidegate.graph import specs
+from tidegate.graph.plan import PlannedOperator
+from tidegate.state.backend import KeyedStateBackend
+from tidegate.state.heap import HeapStateBackend
+from tidegate.state.key_groups import key_group_range
+from tidegate.state.key_selector import KeySelector
+from tidegate.task.operators import process, stateless
+from tidegate.task.operators.base import RunningOperator
+from tidegate.task.operators.sink import SinkOperator
+from tidegate.task.operators.source import SourceOperator
+from tidegate.types import UNTYPED, RecordType
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSurroundings:
+    """What operators need of the slot that hosts them."""
+
+    job: str
+    attempt: str
+    clock: Callable[[], float]
+    sleep: Callable[[float], None]
+    send_to_driver: Callable[[str, int, str, bytes], None]  #: (uid, subtask, topic, payload)
+
+
+def build_operator(
+    planned: PlannedOperator, subtask: int, input_type: RecordType | None, around: OperatorSurroundings
+) -> RunningOperator:
+    spec = planned.operator.spec
+    match spec:
+        case specs.SourceSpec(source):
+            return SourceOperator(planned, subtask, source, around.clock, around.sleep)
+        case specs.MapSpec(function):
+            return stateless.MapOperator(planned, subtask, function)
+        case specs.FlatMapSpec(function):
+            return stateless.FlatMapOperator(planned, subtask, function)
+        case specs.FilterSpec(function):
+            return stateless.FilterOperator(planned, subtask, function)
+        case specs.MapBatchesSpec(function):
+            return stateless.MapBatchesOperator(planned, subtask, function)
+        case specs.ProcessSpec(function):
+            return process.ProcessOperator(planned, subtask, around.job, function)
+        case specs.KeyedProcessSpec(function, key):
+            backend = _backend(planned, subtask, key)
+            return process.KeyedProcessOperator(planned, subtask, around.job, function, backend, key)
+        case specs.KeyedBatchSpec(function, key):
+            backend = _backend(planned, subtask, key)
+            return process.KeyedBatchOperator(planned, subtask, around.job, function, backend, key)
+        case specs.CoProcessSpec(function, keys):
+            keyed = None if keys is None else _backend(planned, subtask, keys[0])
+            return process.CoProcessOperator(planned, subtask, around.job, function, keyed, keys)
+        case specs.SinkSpec(sink):
+            context = WriterContext(
+                job=around.job,
+                uid=planned.uid,
+                subtask=subtask,
+                parallelism=planned.parallelism,
+                attempt=around.attempt,
+                clock=around.clock,
+                record_type=input_type or UNTYPED,
+                send_to_driver=lambda topic, payload: around.send_to_driver(planned.uid, subtask, topic, payload),
+            )
+            return SinkOperator(planned, subtask, sink, context)
+        case _:
+            assert_never(spec)
+
+
+def _backend(planned: PlannedOperator, subtask: int, key: KeySelector) -> KeyedStateBackend:
+    key_groups = key_group_range(subtask, planned.parallelism, planned.max_parallelism)
+    return HeapStateBackend(key.key_type(), key_groups, planned.max_parallelism)

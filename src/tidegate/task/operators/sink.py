@@ -1,0 +1,69 @@
+"""A sink's subtask: the writer, and what it has prepared but not yet committed. Executor; the task's thread.
+
+A committable is part of every snapshot from the checkpoint that prepared it until its commit has returned; so whatever
+dies in between, the next attempt commits it. Commits themselves run elsewhere (task/committing.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidegate.batch import Batch
+from tidegate.connectors.contract import Committer, Sink, WriterContext
+from tidegate.errors import ConfigurationError
+from tidegate.ids import CheckpointId
+from tidegate.storage.metadata import Committable
+from tidegate.task.operators.base import OperatorSnapshot, RunningOperator
+
+if TYPE_CHECKING:
+    from tidegate.graph.plan import PlannedOperator
+    from tidegate.wire.control import SubtaskRestore
+
+
+class SinkOperator(RunningOperator):
+    def __init__(self, planned: PlannedOperator, subtask: int, sink: Sink, context: WriterContext) -> None:
+        super().__init__(planned, subtask)
+        self._writer = sink.writer(context)
+        self.committer: Committer | None = sink.committer(context)
+        self._uncommitted: list[Committable] = []  #: in order of checkpoint
+
+    def open(self, restore: SubtaskRestore | None) -> None:
+        self._uncommitted = [] if restore is None else list(restore.committables)
+        for committable in self._uncommitted:
+            if self.committer is None or committable.version > self.committer.version:
+                raise ConfigurationError(
+                    f"the checkpoint holds prepared data of version {committable.version} for sink {self.uid!r}, which "
+                    "this sink cannot commit. Run the release that wrote it once, until its data is committed."
+                )
+
+    def process(self, batch: Batch, input_index: int) -> None:
+        self._writer.write(batch)
+
+    def end_input(self) -> None:
+        self._writer.end_input()
+
+    def prepare(self, checkpoint: CheckpointId) -> None:
+        self._writer.flush()
+        version = 0 if self.committer is None else self.committer.version
+        prepared = self._writer.prepare(checkpoint)
+        if prepared and self.committer is None:
+            raise TypeError(f"the writer of sink {self.uid!r} prepared data, but the sink has no committer")
+        self._uncommitted += [Committable(self.uid, checkpoint, version, payload) for payload in prepared]
+
+    def snapshot_sync(self, checkpoint: CheckpointId) -> OperatorSnapshot:
+        return OperatorSnapshot(self.uid, self.subtask, self.ended, committables=list(self._uncommitted))
+
+    def uncommitted(self, up_to: CheckpointId) -> list[Committable]:
+        return [committable for committable in self._uncommitted if committable.checkpoint <= up_to]
+
+    def forget(self, committed: list[Committable]) -> None:
+        """Their commit has returned."""
+        self._uncommitted = [committable for committable in self._uncommitted if committable not in committed]
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+        if self.committer is not None:
+            self.committer.close()

@@ -1,0 +1,39 @@
+"""What a slot needs of the world, as contracts. Spark's runner gives real ones, the in-process runner its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from tidegate.ids import SlotId
+from tidegate.wire.control import FromSlot
+
+
+class ControlPort(Protocol):
+    """The way to the coordinator. Thread-safe. After the connection is lost nothing more reaches the outside."""
+
+    def send(self, message: FromSlot) -> None: ...
+
+
+class Background(Protocol):
+    """Runs jobs one after another, off the task's thread."""
+
+    def submit(self, job: Callable[[], None]) -> None: ...
+
+
+class SnapshotStorage(Protocol):
+    """Where snapshot files are written to and read from; `storage.ObjectStore` is one."""
+
+    def put(self, path: str, data: bytes) -> None: ...
+
+    def get_range(self, path: str, start: int, length: int) -> bytes: ...
+
+
+class CrashPoints(Protocol):
+    """Named places where a test may let the process die. Does nothing in production."""
+
+    def reach(self, point: str, slot: SlotId | None = None, checkpoint: int | None = None) -> None: ...
+
+
+class NoCrashPoints:
+    def reach(self, point: str, slot: SlotId | None = None, checkpoint: int | None = None) -> None: ...

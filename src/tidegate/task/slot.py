@@ -1,0 +1,520 @@
+"""One slot: the mailbox loop that hosts one subtask of each chain of a layer. Executor; the task's thread.
+
+The same class runs under Spark (task/main.py) and in the in-process runner (testing/runner.py). Nothing here blocks but
+a source's poll, for as long as the caller allows. The steps of a checkpoint, numbered as in docs/architecture.md:
+
+    2.  a source slot hears the trigger: flush, forward the barrier, snapshot positions and state
+    3.  any other slot holds back each channel behind its barrier until all barriers have come
+    4a. prepare sinks, flush, forward the barrier   4b. take the synchronous part
+    4c. the background stores it                    4d. and acknowledges
+    6.  "n is complete": sinks commit what they prepared up to n
+
+Invariant 1. Frames of one physical channel are handled in the order they were sent; a gap or a repeat fails the slot.
+Invariant 2. No record is processed before state is restored and restored committables are committed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from typing_extensions import assert_never
+
+from tidegate.batch import Batch
+from tidegate.errors import ProtocolViolation
+from tidegate.graph.plan import JobPlan, PlannedEdge
+from tidegate.ids import AttemptId, ChannelId, CheckpointId, SlotId
+from tidegate.protocol.alignment import (
+    AlignmentAction,
+    BarrierAligner,
+    ForwardBarrier,
+    GiveUp,
+    HoldChannel,
+    ReleaseChannels,
+    TakeSnapshot,
+)
+from tidegate.storage.paths import JobPaths
+from tidegate.storage.snapshot_file import read_sections
+from tidegate.task.chains import HostedChain, host_chains
+from tidegate.task.committing import Commits
+from tidegate.task.held import HeldFrames
+from tidegate.task.mailbox import Letter, Mailbox
+from tidegate.task.operators.base import OperatorFailed
+from tidegate.task.operators.build import OperatorSurroundings
+from tidegate.task.outbox import Outbox
+from tidegate.task.ports import Background, ControlPort, CrashPoints, SnapshotStorage
+from tidegate.task.slicing import SliceSizer
+from tidegate.task.snapshots import SnapshotUploader
+from tidegate.wire.control import (
+    Abort,
+    Cancel,
+    Committed,
+    Complete,
+    Decline,
+    Ended,
+    Finish,
+    OperatorMetrics,
+    Ready,
+    SnapshotTimings,
+    Start,
+    ToDriver,
+    Trigger,
+)
+from tidegate.wire.frame import Frame, FrameSeal, Kind
+from tidegate.wire.records import decode_records
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSettings:
+    """Bounds and times of a slot."""
+
+    buffer_timeout_s: float = 0.010
+    inbox_bytes: int = 2 << 20
+    held_memory_bytes: int = 32 << 20
+    held_disk_bytes: int = 1 << 30
+    inline_limit_bytes: int = 20 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SlotProgram:
+    """What is shipped to a slot for one attempt."""
+
+    plan: JobPlan
+    slot: SlotId
+    attempt: AttemptId
+    frame_key: bytes
+    settings: SlotSettings
+
+
+@dataclass(slots=True)
+class _Work:
+    """A frame's records, part of which may have been processed."""
+
+    chain: HostedChain
+    input_index: int
+    batch: Batch
+    position: int = 0
+
+
+class Slot:
+    """See the module. `turn` does one piece of work; rows for Spark gather in `outbox`."""
+
+    def __init__(
+        self,
+        program: SlotProgram,
+        mailbox: Mailbox,
+        control: ControlPort,
+        storage: SnapshotStorage,
+        uploads: Background,
+        commits: Background,
+        crash_points: CrashPoints,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self.program = program
+        self.id = program.slot
+        self.settings = program.settings
+        self.mailbox = mailbox
+        self._plan = program.plan
+        self._control = control
+        self._storage = storage
+        self._uploads = uploads
+        self._crash_points = crash_points
+        self._clock = clock
+        self._sleep = sleep
+        layers = program.plan.layers
+        self._is_first_layer = self.id.layer == 0
+        below = layers[self.id.layer + 1].width if self.id.layer + 1 < len(layers) else 0
+        above = 0 if self._is_first_layer else layers[self.id.layer - 1].width
+        self.outbox = Outbox(FrameSeal(program.frame_key), self.id.index, below)
+        self._aligner = BarrierAligner(frozenset(ChannelId(i) for i in range(above)))
+        self._sequences = [0] * above
+        self._held = self._new_held()
+        self._backlog: deque[HeldFrames] = deque()  #: released frames, older before newer; read before the mailbox
+        around = OperatorSurroundings(
+            job=program.plan.job,
+            attempt=str(program.attempt),
+            clock=clock,
+            sleep=sleep,
+            send_to_driver=lambda uid, subtask, topic, payload: control.send(ToDriver(uid, subtask, topic, payload)),
+        )
+        self.chains = host_chains(program.plan, self.id, self.outbox, around)
+        self._inputs: dict[int, HostedChain] = {
+            edge.index: chain
+            for chain in self.chains
+            for edge in program.plan.edges
+            if edge.edge.downstream == chain.head.uid
+        }
+        self._sources = [chain for chain in self.chains if chain.source is not None]
+        paths = JobPaths(program.plan.job)
+        self._uploader = SnapshotUploader(
+            slot=self.id,
+            storage=storage,
+            path_of=lambda checkpoint: paths.slot_file(checkpoint, program.attempt, self.id),
+            control=control,
+            crash_points=crash_points,
+            clock=clock,
+            inline_limit_bytes=program.settings.inline_limit_bytes,
+        )
+        self._commits = Commits(
+            slot=self.id,
+            sinks=[sink for chain in self.chains for sink in chain.sinks],
+            background=commits,
+            post=mailbox.post,
+            on_committed=self._committed,
+            crash_points=crash_points,
+            clock=clock,
+        )
+        self._slices = SliceSizer()
+        self._work: _Work | None = None
+        self._started = False
+        self._ready = False  #: input may flow
+        self._restore_began = 0.0
+        self._restored_from = CheckpointId(0)
+        self._said_ended = False
+        self._finish_requested = False
+        self._last_flush = float("-inf")
+        self._triggered_at: dict[CheckpointId, float] = {}
+        self._alignment_began = 0.0
+        self._source_turn = 0
+        self.finished = False
+
+    # -- the loop -------------------------------------------------------------------------------------------------
+
+    def turn(self, patience_s: float) -> bool:
+        """One piece of work. False when there was nothing to do; a source may wait up to `patience_s` for records."""
+        letter = self.mailbox.take_letter()
+        if letter is not None:
+            self._read_letter(letter)
+            return True
+        if not self._ready:
+            return False
+        if self._work is not None:
+            self._go_on()
+            return True
+        frame = self._next_frame()
+        if frame is not None:
+            self._accept(frame)
+            return True
+        if self._sources and self._poll_sources(patience_s):
+            return True
+        self._end_chains()
+        if self._finish_requested and (self._is_first_layer or self.mailbox.input_ended):
+            self.finished = True
+        elif self.mailbox.input_ended and not self._is_first_layer:
+            raise ProtocolViolation(
+                f"the input of slot {self.id} ended before the job did; an upstream slot has failed"
+            )
+        return False
+
+    def flush_if_due(self, idle: bool) -> None:
+        """Send what waits in buffers: when idle and the last send is long enough ago, or when it is overdue."""
+        now = self._clock()
+        if self._is_dirty():
+            if now - self._last_flush >= self.settings.buffer_timeout_s:
+                self.flush()
+        elif idle and self.outbox.needs_flush:
+            self.outbox.send_flushes()
+
+    def flush(self) -> None:
+        """Everything emitted so far is in the outbox, and nothing will be stuck in Spark's look-ahead."""
+        for chain in self.chains:
+            chain.flush()
+        self.outbox.send_flushes()
+        self._last_flush = self._clock()
+
+    def next_deadline(self) -> float | None:
+        """When the loop must turn again, even if nothing arrives."""
+        times = []
+        if self._is_dirty():
+            times.append(self._last_flush + self.settings.buffer_timeout_s)
+        if self._commits.retry_at is not None:
+            times.append(self._commits.retry_at)
+        return min(times, default=None)
+
+    def on_time(self) -> None:
+        """Deadlines that have passed."""
+        if self._commits.retry_at is not None and self._commits.retry_at <= self._clock():
+            self._commits.resume()
+
+    def close(self) -> None:
+        """Let go of readers and writers; nothing becomes visible by this."""
+        self.mailbox.close()
+        for chain in self.chains:
+            for operator in chain.operators:
+                try:
+                    operator.close()
+                except Exception as error:
+                    raise OperatorFailed(operator, error) from error
+
+    def has_active_source(self) -> bool:
+        return self._ready and any(not chain.ended for chain in self._sources)
+
+    def metrics(self) -> list[OperatorMetrics]:
+        return [
+            OperatorMetrics(operator.uid, operator.subtask, operator.records_in, operator.records_out)
+            for chain in self.chains
+            for operator in chain.operators
+        ]
+
+    @property
+    def held_bytes(self) -> int:
+        return self._held.size_bytes + sum(held.size_bytes for held in self._backlog)
+
+    # -- letters --------------------------------------------------------------------------------------------------
+
+    def _read_letter(self, letter: Letter) -> None:
+        match letter:
+            case Start():
+                self._start(letter)
+            case Trigger(checkpoint):
+                self._trigger(CheckpointId(checkpoint))
+            case Complete(checkpoint):
+                self._complete(CheckpointId(checkpoint))
+            case Abort(checkpoint, latest_completed):
+                self._abort(CheckpointId(checkpoint), CheckpointId(latest_completed))
+            case Finish():
+                self._finish_requested = True
+            case Cancel():
+                self.finished = True
+            case _ if callable(letter):
+                letter()
+            case _:
+                assert_never(letter)
+
+    def _start(self, start: Start) -> None:
+        """Restore, commit what was prepared, then let input flow."""
+        if self._started:
+            raise ProtocolViolation(f"slot {self.id} was started twice")
+        self._started = True
+        self._restore_began = self._clock()
+        restores = {(restore.uid, restore.subtask): restore for restore in start.subtasks}
+        backends = {op.uid: op.backend for chain in self.chains for op in chain.operators if op.backend is not None}
+        for file in start.files:
+            for section, batch in read_sections(self._storage, file):
+                backend = backends.get(section.uid)
+                if backend is None:
+                    raise ProtocolViolation(
+                        f"state of {section.uid!r} was given to slot {self.id}, which has no such operator"
+                    )
+                backend.restore(section.state, section.kind, [batch])
+        fresh = start.restored_from is None
+        for chain in self.chains:
+            for operator in chain.operators:
+                restore = restores.get((operator.uid, operator.subtask))
+                operator.ended = restore is not None and restore.ended
+                try:
+                    # On a fresh start only sources are told something: their splits.
+                    operator.open(restore if not fresh or operator is chain.source else None)
+                except Exception as error:
+                    raise OperatorFailed(operator, error) from error
+        self._crash_points.reach("slot.restored", self.id, start.restored_from)
+        if fresh:
+            self._become_ready()
+        else:
+            assert start.restored_from is not None
+            self._restored_from = CheckpointId(start.restored_from)
+            self._commits.commit_up_to(self._restored_from)
+
+    def _committed(self, checkpoint: CheckpointId) -> None:
+        if not self._ready:
+            self._become_ready()
+        self._control.send(Committed(checkpoint))
+
+    def _become_ready(self) -> None:
+        self._ready = True
+        self._last_flush = self._clock()
+        self._control.send(Ready(self._clock() - self._restore_began))
+
+    def _trigger(self, checkpoint: CheckpointId) -> None:
+        self._triggered_at[checkpoint] = self._clock()
+        if self._is_first_layer:
+            self._crash_points.reach("source.before-barrier", self.id, checkpoint)
+            self._checkpoint(checkpoint, alignment_s=0.0, alignment_bytes=0)
+
+    def _complete(self, checkpoint: CheckpointId) -> None:
+        self._forget_trigger(checkpoint)
+        for chain in self.chains:
+            for operator in chain.operators:
+                operator.notify_complete(checkpoint)
+        self._commits.commit_up_to(checkpoint)
+
+    def _abort(self, checkpoint: CheckpointId, latest_completed: CheckpointId) -> None:
+        self._forget_trigger(checkpoint)
+        self._uploader.aborted.add(checkpoint)
+        self._act(self._aligner.on_abort(checkpoint))
+        if latest_completed > self._restored_from:
+            self._commits.commit_up_to(latest_completed)  # repairs a lost "complete"
+
+    def _forget_trigger(self, checkpoint: CheckpointId) -> None:
+        for old in [id for id in self._triggered_at if id <= checkpoint]:
+            del self._triggered_at[old]
+        self._uploader.aborted -= {id for id in self._uploader.aborted if id < checkpoint}
+
+    # -- frames ---------------------------------------------------------------------------------------------------
+
+    def _next_frame(self) -> Frame | None:
+        while self._backlog:
+            if len(self._backlog[0]):
+                return self._backlog[0].pop()
+            self._backlog.popleft().close()
+        frame = self.mailbox.take_frame()
+        if frame is not None:
+            self._check_sequence(frame)
+        return frame
+
+    def _check_sequence(self, frame: Frame) -> None:
+        if frame.sender >= len(self._sequences) or frame.sequence != self._sequences[frame.sender] & 0xFFFFFFFF:
+            raise ProtocolViolation(
+                f"slot {self.id} got frame {frame.sequence} from sender {frame.sender} where "
+                f"{self._sequences[frame.sender] if frame.sender < len(self._sequences) else 'no such sender'} was due"
+            )
+        self._sequences[frame.sender] += 1
+
+    def _accept(self, frame: Frame) -> None:
+        if self._aligner.is_held(ChannelId(frame.sender)):
+            self._hold(frame)
+            return
+        match frame.kind:
+            case Kind.RECORDS | Kind.END_OF_INPUT:
+                edge = self._plan.edges[frame.edge]
+                if edge.to_layer == self.id.layer:
+                    self._deliver(frame, edge)
+                else:
+                    self.outbox.relay(self._plan.next_slot(edge, frame.target, self.id.layer), frame)
+            case Kind.CHECKPOINT_BARRIER:
+                if self._aligner.aligning is None:
+                    self._alignment_began = self._clock()
+                self._act(self._aligner.on_barrier(ChannelId(frame.sender), CheckpointId(frame.value)))
+            case Kind.FLUSH:
+                pass
+            case Kind.WATERMARK:
+                raise ProtocolViolation("a watermark frame, which this release never sends")
+            case _:
+                assert_never(frame.kind)
+
+    def _deliver(self, frame: Frame, edge: PlannedEdge) -> None:
+        chain = self._inputs.get(frame.edge)
+        if chain is None or chain.subtask != frame.target:
+            raise ProtocolViolation(
+                f"slot {self.id} got a frame for subtask {frame.target} of {edge.edge.downstream!r}"
+            )
+        if frame.kind is Kind.END_OF_INPUT:
+            chain.end_channel(frame.edge, frame.origin)
+            self._end_chains()
+        else:
+            self._work = _Work(chain, edge.edge.input_index, decode_records(frame, edge.record_type))
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """The next slice of the frame at hand: short enough that letters are read in between."""
+        work = self._work
+        assert work is not None
+        stop = min(work.position + self._slices.rows, len(work.batch))
+        began = self._clock()
+        work.chain.deliver(work.batch.slice(work.position, stop), work.input_index)
+        self._slices.took(stop - work.position, self._clock() - began)
+        work.position = stop
+        if stop == len(work.batch):
+            self._work = None
+
+    def _poll_sources(self, patience_s: float) -> bool:
+        """Ask the next source for records; with one source, wait for them."""
+        active = [chain for chain in self._sources if not chain.ended]
+        if not active:
+            return False
+        share = patience_s / len(active)
+        for _ in range(len(active)):
+            chain = active[self._source_turn % len(active)]
+            self._source_turn += 1
+            source = chain.source
+            assert source is not None
+            if not source.exhausted and source.poll(self._clock() + share):
+                return True
+        return False
+
+    def _end_chains(self) -> None:
+        for chain in self.chains:
+            if not chain.ended and self._work is None and chain.input_has_ended():
+                chain.end()
+                self.outbox.send_flushes()
+        if not self._said_ended and all(chain.ended for chain in self.chains):
+            self._said_ended = True
+            self._control.send(Ended())
+
+    def _is_dirty(self) -> bool:
+        return any(chain.is_dirty for chain in self.chains)
+
+    # -- checkpoints ----------------------------------------------------------------------------------------------
+
+    def _act(self, actions: list[AlignmentAction]) -> None:
+        for action in actions:
+            match action:
+                case HoldChannel():
+                    pass  # the aligner knows; `_accept` asks it
+                case ForwardBarrier():
+                    pass  # part of TakeSnapshot here: prepare, forward, snapshot are one step of the task's thread
+                case TakeSnapshot(checkpoint):
+                    self._crash_points.reach("slot.aligned", self.id, checkpoint)
+                    self._checkpoint(
+                        checkpoint,
+                        alignment_s=self._clock() - self._alignment_began,
+                        alignment_bytes=self._held.size_bytes,
+                    )
+                case ReleaseChannels():
+                    if len(self._held):
+                        self._backlog.appendleft(self._held)
+                        self._held = self._new_held()
+                case GiveUp(checkpoint):
+                    self._control.send(Decline(checkpoint, "a newer checkpoint's barrier overtook it"))
+                case _:
+                    assert_never(action)
+
+    def _hold(self, frame: Frame) -> None:
+        if not self._held.append(frame) and self._aligner.aligning is not None:
+            checkpoint = self._aligner.aligning
+            self._control.send(
+                Decline(
+                    checkpoint,
+                    f"{self._held.size_bytes} bytes had to be held back during alignment, more than memory "
+                    f"({self.settings.held_memory_bytes}) and disk ({self.settings.held_disk_bytes}) allow",
+                )
+            )
+            self._act(self._aligner.on_abort(checkpoint))
+
+    def _checkpoint(self, checkpoint: CheckpointId, alignment_s: float, alignment_bytes: int) -> None:
+        began = self._clock()
+        operators = [operator for chain in self.chains for operator in chain.operators]
+        # 4a. what belongs to this epoch goes out, then the barrier
+        for operator in operators:
+            try:
+                operator.prepare(checkpoint)
+            except Exception as error:
+                raise OperatorFailed(operator, error, checkpoint) from error
+        for chain in self.chains:
+            chain.flush()
+        self.outbox.send_barrier(checkpoint)
+        self.outbox.send_flushes()
+        self._last_flush = began
+        self._crash_points.reach("slot.barrier-forwarded", self.id, checkpoint)
+        # 4b. the synchronous part
+        snapshots = []
+        for operator in operators:
+            try:
+                snapshots.append(operator.snapshot_sync(checkpoint))
+            except Exception as error:
+                raise OperatorFailed(operator, error, checkpoint) from error
+        now = self._clock()
+        timings = SnapshotTimings(
+            start_delay_s=max(0.0, began - alignment_s - self._triggered_at.get(checkpoint, began)),
+            alignment_s=alignment_s,
+            sync_s=now - began,
+            alignment_bytes=alignment_bytes,
+        )
+        self._crash_points.reach("slot.snapshot-taken", self.id, checkpoint)
+        # 4c, 4d. in the background
+        self._uploads.submit(lambda: self._uploader.store_and_acknowledge(checkpoint, snapshots, timings))
+
+    def _new_held(self) -> HeldFrames:
+        return HeldFrames(self.settings.held_memory_bytes, self.settings.held_disk_bytes)

@@ -1,0 +1,237 @@
+"""Optional, list, dict, tuple and dataclass: values made of values. Pure.
+
+All of them work on whole columns: the parts of all values are laid out flat, encoded by their own type in one call,
+and the shape is kept beside them. So nested values cost no call per value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Sequence
+from itertools import accumulate, chain, pairwise, repeat
+from operator import attrgetter, itemgetter
+from typing import Any, Optional
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pat
+
+from tidegate.types.base import DataType, decode_inside, encode_inside, misfit
+
+
+class OptionalType(DataType):
+    """None, or a value of `inner`."""
+
+    nullable = True
+
+    def __init__(self, inner: DataType) -> None:
+        self.inner = inner
+        self.name = f"optional[{inner.name}]"
+        self.arrow = inner.arrow
+        self.immutable = inner.immutable
+        self.annotation = Optional[inner.annotation]  # noqa: UP045 - | is not defined for a pyarrow type
+
+    def _encode(self, values: Sequence[Any]) -> pa.Array:
+        present = [value for value in values if value is not None]
+        dense = self.inner.to_arrow(present)
+        if len(present) == len(values):
+            return dense
+        # Null positions are null indices: take() then makes nulls of every type, structs and maps too.
+        positions = accumulate((value is not None for value in values), initial=-1)
+        next(positions)
+        return dense.take(
+            pa.array([None if value is None else at for value, at in zip(values, positions, strict=True)], pa.int64())
+        )
+
+    def _decode(self, array: pa.Array) -> list[Any]:
+        if not array.null_count:
+            return self.inner.from_arrow(array)
+        present = iter(self.inner.from_arrow(array.drop_null()) if array.null_count < len(array) else ())
+        return [next(present) if valid else None for valid in array.is_valid().to_pylist()]
+
+    def _copied(self, value: Any) -> Any:
+        return None if value is None else self.inner.copy(value)
+
+    def check(self, value: Any) -> None:
+        if value is not None:
+            self.inner.check(value)
+
+
+class ListType(DataType):
+    immutable = False
+
+    def __init__(self, element: DataType) -> None:
+        self.element = element
+        self.name = f"list[{element.name}]"
+        self.arrow = pa.list_(element.arrow)
+        self.annotation = list[element.annotation]  # type: ignore[name-defined]
+
+    def _encode(self, values: Sequence[Any]) -> pa.Array:
+        _all_of(list, values, self.name, "Convert it with list().")
+        flat = list(chain.from_iterable(values))
+        return pa.ListArray.from_arrays(_offsets(values), encode_inside(self.name, self.element, flat), type=self.arrow)
+
+    def _decode(self, array: pa.Array) -> list[Any]:
+        if not (pat.is_list(array.type) or pat.is_large_list(array.type)):
+            array = array.cast(self.arrow)
+        bounds = array.offsets.to_numpy().tolist()
+        flat = decode_inside(self.name, self.element, array.values.slice(bounds[0], bounds[-1] - bounds[0]))
+        first = bounds[0]
+        return [flat[start - first : stop - first] for start, stop in pairwise(bounds)]
+
+    def _copied(self, value: Any) -> Any:
+        return value.copy() if self.element.immutable else [self.element.copy(part) for part in value]
+
+
+class DictType(DataType):
+    """Insertion order is kept."""
+
+    immutable = False
+
+    def __init__(self, key: DataType, value: DataType) -> None:
+        self.key = key
+        self.value = value
+        self.name = f"dict[{key.name}, {value.name}]"
+        self.arrow = pa.map_(key.arrow, value.arrow)
+        self.annotation = dict[key.annotation, value.annotation]  # type: ignore[name-defined]
+
+    def _encode(self, values: Sequence[Any]) -> pa.Array:
+        _all_of(dict, values, self.name, "Convert it with dict().")
+        keys = encode_inside(f"a key of {self.name}", self.key, list(chain.from_iterable(values)))
+        flat = list(chain.from_iterable(map(dict.values, values)))
+        parts = encode_inside(f"a value of {self.name}", self.value, flat)
+        return pa.MapArray.from_arrays(_offsets(values), keys, parts).cast(self.arrow)
+
+    def _decode(self, array: pa.Array) -> list[Any]:
+        if not pat.is_map(array.type):
+            raise ValueError("it is no map")
+        bounds = array.offsets.to_numpy().tolist()
+        first, count = bounds[0], bounds[-1] - bounds[0]
+        keys = decode_inside(f"a key of {self.name}", self.key, array.keys.slice(first, count))
+        parts = decode_inside(f"a value of {self.name}", self.value, array.items.slice(first, count))
+        return [
+            dict(zip(keys[start - first : stop - first], parts[start - first : stop - first], strict=True))
+            for start, stop in pairwise(bounds)
+        ]
+
+    def _copied(self, value: Any) -> Any:
+        if self.value.immutable:
+            return value.copy()
+        return {key: self.value.copy(part) for key, part in value.items()}
+
+
+class TupleType(DataType):
+    """A fixed number of parts; a struct with the fields f0, f1, ..."""
+
+    def __init__(self, parts: Sequence[DataType]) -> None:
+        self.parts = list(parts)
+        self.name = f"tuple[{', '.join(part.name for part in parts)}]"
+        self.arrow = pa.struct([(f"f{at}", part.arrow) for at, part in enumerate(parts)])
+        self.immutable = all(part.immutable for part in parts)
+        self.annotation = tuple[tuple(part.annotation for part in parts)]  # type: ignore[misc]
+
+    def columns_of(self, values: Sequence[Any]) -> list[pa.Array]:
+        _all_of(tuple, values, self.name, "Convert it with tuple().")
+        size = len(self.parts)
+        if not set(map(len, values)) <= {size}:
+            odd = next(value for value in values if len(value) != size)
+            raise misfit(odd, self.name, f"It has {len(odd)} parts, not {size}.")
+        return [
+            encode_inside(f"part {at} of {self.name}", part, list(map(itemgetter(at), values)))
+            for at, part in enumerate(self.parts)
+        ]
+
+    def values_of(self, columns: Sequence[pa.Array]) -> list[Any]:
+        parts = [
+            decode_inside(f"part {at} of {self.name}", part, column)
+            for at, (part, column) in enumerate(zip(self.parts, columns, strict=True))
+        ]
+        return list(zip(*parts, strict=True))
+
+    def _encode(self, values: Sequence[Any]) -> pa.Array:
+        return pa.StructArray.from_arrays(self.columns_of(values), fields=list(self.arrow))
+
+    def _decode(self, array: pa.Array) -> list[Any]:
+        if not pat.is_struct(array.type) or array.type.num_fields != len(self.parts):
+            raise ValueError(f"it is no struct of {len(self.parts)} fields")
+        return self.values_of([array.field(at) for at in range(len(self.parts))])
+
+    def _copied(self, value: Any) -> Any:
+        return tuple([part.copy(element) for part, element in zip(self.parts, value, strict=True)])
+
+
+class DataclassType(DataType):
+    """A struct with a field for each field of the class.
+
+    Values are made without `__init__` and `__post_init__`: the fields are set as they were stored. What such methods
+    computed is among them, and computing twice could change them. A stored struct may lack fields that have a default
+    (the class has grown) and have more (the class has shrunk).
+    """
+
+    def __init__(self, cls: type, fields: dict[str, DataType]) -> None:
+        self.cls = cls
+        self.fields = fields
+        self.name = f"dataclass {cls.__name__}{{{','.join(f'{name}:{type.name}' for name, type in fields.items())}}}"
+        self.arrow = pa.struct([(name, type.arrow) for name, type in fields.items()])
+        self.immutable = cls.__dataclass_params__.frozen and all(type.immutable for type in fields.values())  # type: ignore[attr-defined]
+        self.annotation = cls
+
+    def columns_of(self, values: Sequence[Any]) -> list[pa.Array]:
+        label = self.cls.__name__
+        _all_of(self.cls, values, label, f"Only {label} itself fits: a subclass would lose its own fields.")
+        try:
+            return [
+                encode_inside(f"field {name!r} of {label}", type, list(map(attrgetter(name), values)))
+                for name, type in self.fields.items()
+            ]
+        except AttributeError as error:
+            odd = next(value for value in values if not all(hasattr(value, name) for name in self.fields))
+            raise misfit(object.__repr__(odd), self.name, f"A field has never been set: {error}.") from None
+
+    def values_of(self, columns: dict[str, pa.Array], count: int) -> list[Any]:
+        values: list[Any] = list(map(object.__new__, repeat(self.cls, count)))
+        for name, type in self.fields.items():
+            if name in columns:
+                parts: Any = decode_inside(f"field {name!r} of {self.cls.__name__}", type, columns[name])
+            else:
+                parts = self._defaults(name, count)
+            # map and deque keep the loop in C; object.__setattr__ also sets the fields of frozen classes.
+            deque(map(object.__setattr__, values, repeat(name), parts), maxlen=0)
+        return values
+
+    def _defaults(self, name: str, count: int) -> list[Any]:
+        field = self.cls.__dataclass_fields__[name]  # type: ignore[attr-defined]
+        if field.default is not dataclasses.MISSING:
+            return [field.default] * count
+        if field.default_factory is not dataclasses.MISSING:
+            return [field.default_factory() for _ in range(count)]
+        raise ValueError(f"it lacks the field {name!r}, which has no default in {self.cls.__name__}")
+
+    def _encode(self, values: Sequence[Any]) -> pa.Array:
+        return pa.StructArray.from_arrays(self.columns_of(values), fields=list(self.arrow))
+
+    def _decode(self, array: pa.Array) -> list[Any]:
+        if not pat.is_struct(array.type):
+            raise ValueError("it is no struct")
+        columns = {array.type.field(at).name: array.field(at) for at in range(array.type.num_fields)}
+        return self.values_of(columns, len(array))
+
+    def _copied(self, value: Any) -> Any:
+        twin: Any = object.__new__(self.cls)
+        for name, type in self.fields.items():
+            object.__setattr__(twin, name, type.copy(getattr(value, name)))
+        return twin
+
+
+def _all_of(kind: type, values: Sequence[Any], declared: str, way_out: str) -> None:
+    if not set(map(type, values)) <= {kind}:
+        raise misfit(next(value for value in values if type(value) is not kind), declared, way_out)
+
+
+def _offsets(values: Sequence[Any]) -> pa.Array:
+    offsets = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum(np.fromiter(map(len, values), dtype=np.int64, count=len(values)), out=offsets[1:])
+    if offsets[-1] > 2**31 - 1:
+        raise misfit(len(values), "a list or dict column", "It has more than 2**31 parts: use smaller batches.")
+    return pa.array(offsets.astype(np.int32), pa.int32())

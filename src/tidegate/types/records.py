@@ -1,0 +1,217 @@
+"""How the records of a stream travel as columns. Pure; both sides.
+
+| stream of      | columns                        | a row is                    |
+| ---            | ---                            | ---                         |
+| a dataclass    | one a field, by its name       | an instance                 |
+| tuple[...]     | f0, f1, ...                    | a tuple                     |
+| a pa.Schema    | as the schema says             | a dict; a missing nullable field is None |
+| another type   | value                          | the value                   |
+| untyped        | none: travels as encoded rows  | any object                  |
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.errors import TypeDeclarationError
+from tidegate.types.annotations import data_type
+from tidegate.types.arrow_types import ArrowType
+from tidegate.types.base import DataType, decode_inside, encode_inside, misfit
+from tidegate.types.containers import DataclassType, TupleType
+
+
+class RecordType(ABC):
+    """The type of a stream's records. Picklable, compared by `equals`."""
+
+    typed: bool = True
+    name: str
+    schema: pa.Schema | None
+    field_names: list[str]
+    field_types: list[DataType]
+    annotation: Any  #: `record_type(annotation)` gives this type again
+
+    @abstractmethod
+    def to_batch(self, rows: list[Any]) -> pa.RecordBatch:
+        """:raises TypeDeclarationError: naming the first value that does not fit."""
+
+    @abstractmethod
+    def to_rows(self, batch: pa.RecordBatch) -> list[Any]:
+        """:raises TypeDeclarationError: when the batch has other columns."""
+
+    def equals(self, other: object) -> bool:
+        return type(self) is type(other) and self.name == other.name and self.schema == other.schema  # type: ignore[attr-defined]
+
+    def __eq__(self, other: object) -> bool:
+        return self.equals(other)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        return f"<RecordType {self.name}>"
+
+    def _columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        names = batch.schema.names
+        if names == self.field_names:
+            return batch.columns
+        missing = [name for name in self.field_names if names.count(name) != 1]
+        if missing:
+            raise TypeDeclarationError(
+                f"a batch of {self.name} must have the columns {self.field_names}, each once; it has {names}.",
+                declared=self.name,
+            )
+        return [batch.column(name) for name in self.field_names]
+
+
+class ScalarRecords(RecordType):
+    def __init__(self, type: DataType) -> None:
+        self._type = type
+        self.name = type.name
+        self.schema = pa.schema([("value", type.arrow)])
+        self.field_names = ["value"]
+        self.field_types = [type]
+        self.annotation = type.annotation
+
+    def to_batch(self, rows: list[Any]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([self._type.to_arrow(rows)], schema=self.schema)
+
+    def to_rows(self, batch: pa.RecordBatch) -> list[Any]:
+        return self._type.from_arrow(self._columns(batch)[0])
+
+
+class TupleRecords(RecordType):
+    def __init__(self, type: TupleType) -> None:
+        self._type = type
+        self.name = type.name
+        self.schema = pa.schema(list(type.arrow))
+        self.field_names = self.schema.names
+        self.field_types = type.parts
+        self.annotation = type.annotation
+
+    def to_batch(self, rows: list[Any]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(self._type.columns_of(rows), schema=self.schema)
+
+    def to_rows(self, batch: pa.RecordBatch) -> list[Any]:
+        return self._type.values_of(self._columns(batch))
+
+
+class DataclassRecords(RecordType):
+    def __init__(self, type: DataclassType) -> None:
+        self._type = type
+        self.name = type.name
+        self.schema = pa.schema(list(type.arrow))
+        self.field_names = list(type.fields)
+        self.field_types = list(type.fields.values())
+        self.annotation = type.annotation
+
+    def to_batch(self, rows: list[Any]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(self._type.columns_of(rows), schema=self.schema)
+
+    def to_rows(self, batch: pa.RecordBatch) -> list[Any]:
+        return self._type.values_of(dict(zip(self.field_names, self._columns(batch), strict=True)), batch.num_rows)
+
+
+class SchemaRecords(RecordType):
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.field_names = schema.names
+        self.field_types = [ArrowType(field.type) for field in schema]
+        self.name = f"schema{{{', '.join(f'{field.name}:{field.type}' for field in schema)}}}"
+        self.annotation = schema
+        if not self.field_names or len(set(self.field_names)) != len(self.field_names):
+            raise TypeDeclarationError(f"{self.name} needs at least one field, and each name once.", declared=self.name)
+
+    def to_batch(self, rows: list[Any]) -> pa.RecordBatch:
+        if not set(map(type, rows)) <= {dict}:
+            raise misfit(next(row for row in rows if type(row) is not dict), self.name, "Its rows are dicts.")
+        unknown = set(chain.from_iterable(rows)).difference(self.field_names)
+        if unknown:
+            odd = next(row for row in rows if not unknown.isdisjoint(row))
+            raise misfit(odd, self.name, f"The schema has no field {', '.join(map(repr, unknown))}.")
+        columns = []
+        for field, field_type in zip(self.schema, self.field_types, strict=True):
+            name = field.name
+            column = encode_inside(f"field {name!r}", field_type, [row.get(name) for row in rows])
+            if column.null_count and not field.nullable:
+                odd = next(row for row in rows if row.get(name) is None)
+                raise misfit(odd, self.name, f"Field {name!r} is not nullable.")
+            columns.append(column)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def to_rows(self, batch: pa.RecordBatch) -> list[Any]:
+        names = self.field_names
+        columns = [
+            decode_inside(f"field {name!r}", field_type, column)
+            for name, field_type, column in zip(names, self.field_types, self._columns(batch), strict=True)
+        ]
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+class UntypedRecords(RecordType):
+    typed = False
+    name = "untyped"
+    schema = None
+    annotation = None
+
+    def __init__(self) -> None:
+        self.field_names = []
+        self.field_types = []
+
+    def to_batch(self, rows: list[Any]) -> pa.RecordBatch:
+        raise TypeDeclarationError(
+            "the stream is untyped, so its records have no columns. Give the operator before it returns=..., "
+            "or annotate what its function returns.",
+            declared=self.name,
+        )
+
+    def to_rows(self, batch: pa.RecordBatch) -> list[Any]:
+        raise TypeDeclarationError(
+            "columns came to an untyped stream. Give the operator that made them returns=... with their schema.",
+            declared=self.name,
+        )
+
+    def __reduce__(self) -> str:
+        return "UNTYPED"
+
+
+UNTYPED = UntypedRecords()
+
+
+def record_type(annotation: Any) -> RecordType:
+    """The RecordType of an annotation, a pyarrow schema, or None (untyped).
+
+    :raises TypeDeclarationError: when the annotation has no column form.
+    """
+    if annotation is None or annotation is Any:
+        return UNTYPED
+    if isinstance(annotation, RecordType):
+        return annotation
+    if isinstance(annotation, pa.Schema):
+        return SchemaRecords(annotation)
+    type = data_type(annotation)
+    if isinstance(type, TupleType):
+        return TupleRecords(type)
+    if isinstance(type, DataclassType):
+        return DataclassRecords(type)
+    return ScalarRecords(type)
+
+
+def field_type(records: RecordType, field: str | int) -> DataType | None:
+    """The type of one column, by name or position; None when the stream is untyped.
+
+    :raises TypeDeclarationError: when there is no such column.
+    """
+    if not records.typed:
+        return None
+    names = records.field_names
+    if isinstance(field, str) and field in names:
+        return records.field_types[names.index(field)]
+    if isinstance(field, int) and 0 <= field < len(names):
+        return records.field_types[field]
+    raise TypeDeclarationError(
+        f"{records.name} has no field {field!r}; it has {', '.join(names)}.", declared=records.name, field=field
+    )

@@ -1,0 +1,191 @@
+"""Control messages between the coordinator (driver) and the slots (executors). Version 1.
+
+MessagePack by msgspec: typed, bounded, never pickled. A message is a 4-byte big-endian length and the body. The first
+messages of a connection prove that both sides know the attempt's token, without sending it (see wire/handshake.py).
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+import msgspec
+
+from tidegate.errors import ProtocolViolation
+from tidegate.storage.metadata import Committable, FileRef, SectionRef, SlotSnapshot, SplitState
+
+PROTOCOL_VERSION = 1
+MAX_MESSAGE_BYTES = 256 * 1024 * 1024  #: inline state and restore instructions travel here; larger is refused
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """Base of all; the class name is the tag on the wire."""
+
+
+# -- slot to coordinator ------------------------------------------------------------------------------------------
+
+
+class Ready(Message, frozen=True):
+    """State is restored, restored committables are committed, input may flow."""
+
+    restore_s: float
+
+
+class OperatorMetrics(msgspec.Struct, frozen=True):
+    uid: str
+    subtask: int
+    records_in: int
+    records_out: int
+
+
+class Heartbeat(Message, frozen=True):
+    """Once a second, from a thread of its own; silence means a frozen worker."""
+
+    busy_ms: int  # since the start of the attempt
+    idle_ms: int
+    backpressured_ms: int
+    inbox_bytes: int
+    held_bytes: int
+    operators: list[OperatorMetrics] = []
+
+
+class SnapshotTimings(msgspec.Struct, frozen=True):
+    start_delay_s: float = 0.0  # trigger's arrival at the slot to the first barrier
+    alignment_s: float = 0.0  # first to last barrier
+    sync_s: float = 0.0
+    async_s: float = 0.0
+    alignment_bytes: int = 0  # held back during alignment
+    state_bytes: int = 0
+
+
+class Acknowledge(Message, frozen=True):
+    """The slot's snapshot is stored."""
+
+    checkpoint: int
+    snapshot: SlotSnapshot
+    timings: SnapshotTimings
+
+
+class Decline(Message, frozen=True):
+    """The slot could not take part; the job goes on."""
+
+    checkpoint: int
+    reason: str
+
+
+class Ended(Message, frozen=True):
+    """Every chain of the slot has had its end of input."""
+
+
+class Committed(Message, frozen=True):
+    """Everything this slot prepared up to `checkpoint` is committed."""
+
+    checkpoint: int
+
+
+class SlotFailed(Message, frozen=True):
+    """An exception ends the slot. Text only: the driver never unpickles what an executor says."""
+
+    kind: str  # user | commit_lost | storage | damaged | internal
+    message: str
+    traceback: str
+    operator: str = ""
+    uid: str = ""
+    subtask: int = -1
+    checkpoint: int | None = None
+    user_line: str = ""
+
+
+class ToDriver(Message, frozen=True):
+    """Payload for the driver's side of a sink: printed lines, collected records."""
+
+    uid: str
+    subtask: int
+    topic: str
+    payload: bytes
+
+
+# -- coordinator to slot ------------------------------------------------------------------------------------------
+
+
+class StateSource(msgspec.Struct, frozen=True):
+    """A part of an old snapshot file that this slot needs; `file.sections` are only the ones to read."""
+
+    file: FileRef
+
+
+class SubtaskRestore(msgspec.Struct, frozen=True):
+    """What one subtask continues from."""
+
+    uid: str
+    subtask: int
+    ended: bool = False
+    watermark: int | None = None
+    splits: list[SplitState] = []
+    committables: list[Committable] = []
+
+
+class Start(Message, frozen=True):
+    """Answer to the slot's hello: where to continue."""
+
+    restored_from: int | None  # checkpoint id, None for a fresh start
+    subtasks: list[SubtaskRestore]
+    files: list[FileRef]
+
+
+class Trigger(Message, frozen=True):
+    """Checkpoint `checkpoint` begins. Sources act on it; the others note the time."""
+
+    checkpoint: int
+
+
+class Complete(Message, frozen=True):
+    """The checkpoint stands in the job's log: commit everything prepared up to it."""
+
+    checkpoint: int
+
+
+class Abort(Message, frozen=True):
+    """As if it had never been triggered. Carries the latest completed one, which repairs a lost `Complete`."""
+
+    checkpoint: int
+    latest_completed: int
+
+
+class Finish(Message, frozen=True):
+    """FINISHED stands in the log: end."""
+
+
+class Cancel(Message, frozen=True):
+    """End now, without another word to the outside."""
+
+
+FromSlot = Union[Ready, Heartbeat, Acknowledge, Decline, Ended, Committed, SlotFailed, ToDriver]
+ToSlot = Union[Start, Trigger, Complete, Abort, Finish, Cancel]
+
+_encoder = msgspec.msgpack.Encoder()
+_from_slot = msgspec.msgpack.Decoder(FromSlot)
+_to_slot = msgspec.msgpack.Decoder(ToSlot)
+
+
+def encode(message: FromSlot | ToSlot) -> bytes:
+    data = _encoder.encode(message)
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise ProtocolViolation(f"a {type(message).__name__} of {len(data)} bytes is over the limit")
+    return data
+
+
+def decode_from_slot(data: bytes) -> FromSlot:
+    try:
+        return _from_slot.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ProtocolViolation(f"not a message from a slot: {error}") from error
+
+
+def decode_to_slot(data: bytes) -> ToSlot:
+    try:
+        return _to_slot.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ProtocolViolation(f"not a message to a slot: {error}") from error
+
+
+__all__ = ["Committable", "FileRef", "SectionRef", "SlotSnapshot", "SplitState"]

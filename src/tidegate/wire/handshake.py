@@ -1,0 +1,79 @@
+"""Both ends of a control connection prove that they know the attempt's token, without sending it.
+
+    coordinator -> slot   challenge (32 random bytes)
+    slot -> coordinator   Hello{slot, attempt, pid, host, its own challenge}, HMAC(token, challenge + hello)
+    coordinator -> slot   HMAC(token, slot's challenge)
+
+A slot of another attempt has another token, so it is refused here: this is the fence for old workers on the control plane.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+
+import msgspec
+
+from tidegate.errors import ProtocolViolation
+from tidegate.wire.control import PROTOCOL_VERSION
+
+CHALLENGE_BYTES = 32
+MAX_HELLO_BYTES = 4096
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """Who is calling."""
+
+    version: int
+    generation: int
+    attempt: int
+    layer: int
+    index: int
+    pid: int
+    host: str
+    executor: str
+    challenge: bytes
+
+
+class _SignedHello(msgspec.Struct, frozen=True):
+    hello: bytes
+    proof: bytes
+
+
+def new_challenge() -> bytes:
+    return secrets.token_bytes(CHALLENGE_BYTES)
+
+
+def prove(token: bytes, challenge: bytes) -> bytes:
+    return hmac.digest(token, b"tidegate coordinator" + challenge, "sha256")
+
+
+def sign_hello(token: bytes, challenge: bytes, hello: Hello) -> bytes:
+    body = msgspec.msgpack.encode(hello)
+    return msgspec.msgpack.encode(_SignedHello(body, _hello_proof(token, challenge, body)))
+
+
+def check_hello(token: bytes, challenge: bytes, data: bytes) -> Hello:
+    """:raises ProtocolViolation: when the caller does not know this attempt's token."""
+    try:
+        signed = msgspec.msgpack.decode(data, type=_SignedHello)
+    except msgspec.MsgspecError as error:
+        raise ProtocolViolation("the first message on a control connection was no hello") from error
+    if not hmac.compare_digest(signed.proof, _hello_proof(token, challenge, signed.hello)):
+        raise ProtocolViolation("a worker of another attempt, or a stranger, called the coordinator; it was refused")
+    hello = msgspec.msgpack.decode(signed.hello, type=Hello)
+    if hello.version != PROTOCOL_VERSION:
+        raise ProtocolViolation(
+            f"an executor runs another release of tidegate (control protocol {hello.version}, ours {PROTOCOL_VERSION}); "
+            "install the same release on the driver and the executors"
+        )
+    return hello
+
+
+def check_coordinator(token: bytes, challenge: bytes, proof: bytes) -> None:
+    if not hmac.compare_digest(proof, prove(token, challenge)):
+        raise ProtocolViolation("the coordinator does not know this attempt's token")
+
+
+def _hello_proof(token: bytes, challenge: bytes, body: bytes) -> bytes:
+    return hmac.digest(token, b"tidegate slot" + challenge + body, "sha256")

@@ -1,0 +1,356 @@
+"""What the heap backend promises to user code and to snapshots, case by case."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from state_kit import MAX_PARALLELISM, Everything, backend_for, bound, plain
+
+from tidegate.errors import CheckpointDamaged, ConfigurationError, ProtocolViolation, TypeDeclarationError
+from tidegate.state.backend import bind_states
+from tidegate.state.declarations import ListState, MapState, ValueState
+from tidegate.state.key_groups import key_group
+from tidegate.state.keys import key_type
+from tidegate.types import Pickled
+
+INT = key_type(int)
+
+
+@dataclass
+class Basket:
+    owner: str
+    items: list[str]
+
+
+class Shop:
+    basket = ValueState(Basket, default=Basket("nobody", []))
+    limit = ValueState(float)
+    name = ValueState(str | None, default="?")
+    anything = ValueState(Pickled)
+    history = ListState(Basket)
+    shelves = MapState(str, list[int])
+
+
+@pytest.fixture
+def shop() -> Any:
+    backend, function = backend_for(INT), Shop()
+    bind_states(function, backend)
+    backend.set_current_key(1)
+    function.backend = backend
+    return function
+
+
+# -- values are the caller's own ---------------------------------------------------------------------------------------
+
+
+def test_a_changed_value_is_seen_only_after_set(shop):
+    shop.basket.set(Basket("ann", ["tea"]))
+    taken = shop.basket.get()
+    taken.items.append("milk")
+
+    assert shop.basket.get() == Basket("ann", ["tea"])
+
+
+def test_a_mutable_default_is_not_shared(shop):
+    shop.basket.get().items.append("tea")
+
+    assert shop.basket.get() == Basket("nobody", [])
+    assert Shop.basket.default == Basket("nobody", [])
+
+
+def test_what_was_handed_in_can_be_changed_without_changing_state(shop):
+    basket, numbers = Basket("ann", ["tea"]), [1]
+    shop.history.add(basket)
+    shop.shelves.put("top", numbers)
+    basket.items.append("milk")
+    numbers.append(2)
+
+    assert shop.history.get() == [Basket("ann", ["tea"])]
+    assert shop.shelves.get("top") == [1]
+    shop.history.get()[0].items.clear()
+    next(shop.shelves.values()).clear()
+    next(shop.shelves.items())[1].clear()
+    assert shop.history.get() == [Basket("ann", ["tea"])]
+    assert shop.shelves["top"] == [1]
+
+
+def test_none_is_a_value_of_an_optional_type_and_not_the_default(shop):
+    assert shop.name.get() == "?"
+    shop.name.set(None)
+
+    assert shop.name.get() is None
+
+
+def test_pyflink_names_do_the_same(shop):
+    shop.limit.update(1.5)
+    shop.history.update([Basket("ann", [])])
+
+    assert shop.limit.value() == 1.5
+    assert shop.history.get() == [Basket("ann", [])]
+
+
+# -- values of another type fail where they are set --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columnar", [False, True])
+@pytest.mark.parametrize("wrong", ["1", 1.5, None, True, 2**63, -(2**63) - 1])
+def test_a_value_that_does_not_fit_is_refused_when_it_is_set(wrong, columnar):
+    backend, function = bound(INT, columnar)
+    backend.set_current_key(1)
+    function.total.set(7)
+
+    with pytest.raises(TypeDeclarationError, match="state 'total'"):
+        function.total.set(wrong)
+    assert function.total.get() == 7
+
+
+def test_a_value_that_fits_without_loss_is_kept_as_the_declared_type(shop):
+    shop.limit.set(3)
+
+    assert type(shop.limit.get()) is float
+    backend, function = bound(INT, False)
+    backend.set_current_key(1)
+    function.total.set(np.int32(4))
+    assert type(function.total.get()) is int
+
+
+def test_a_wrong_element_leaves_the_list_as_it_was(shop):
+    shop.history.add(Basket("ann", []))
+
+    with pytest.raises(TypeDeclarationError, match="'history'"):
+        shop.history.add_all([Basket("bob", []), "no basket"])
+    assert shop.history.get() == [Basket("ann", [])]
+
+
+def test_a_misfit_deep_inside_a_value_is_found_by_the_snapshot_which_names_state_and_key(shop):
+    shop.basket.set(Basket("ann", [1]))
+    shop.backend.set_current_key(2)
+    shop.basket.set(Basket("bob", ["tea"]))
+
+    with pytest.raises(TypeDeclarationError, match=r"state 'basket' .* under the key 1 is not"):
+        list(shop.backend.snapshot().sections())
+
+
+# -- maps -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_map_behaves_like_a_dictionary(shop):
+    shelves = shop.shelves
+    shelves["top"] = [1]
+    shelves.put_all({"low": [2], "mid": []})
+
+    assert sorted(shelves) == ["low", "mid", "top"]
+    assert len(shelves) == 3
+    assert "low" in shelves
+    assert shelves.get("none") is None
+    assert shelves.get("none", [9]) == [9]
+    del shelves["low"]
+    shelves.remove("never there")
+    assert not shelves.contains("low")
+    with pytest.raises(KeyError):
+        shelves["low"]
+    with pytest.raises(KeyError):
+        del shelves["low"]
+    shelves.clear()
+    assert shelves.is_empty()
+
+
+def test_iteration_sees_the_map_as_it_was_when_it_began(shop):
+    shop.shelves.put_all([("a", [1]), ("b", [2])])
+    seen = []
+    for name, numbers in shop.shelves.items():
+        seen.append((name, numbers))
+        shop.shelves.remove("a")
+        shop.shelves.put(name + "!", [0])
+        shop.shelves.put("b", [99])
+
+    assert seen == [("a", [1]), ("b", [2])]
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columnar", [False, True])
+def test_state_without_a_current_key_is_refused(columnar):
+    backend, function = bound(INT, columnar)
+    backend.set_current_key(1)
+    backend.clear_current_key()
+    uses = [
+        function.total.get,
+        lambda: function.total.set(1),
+        function.total.clear,
+        function.log.get,
+        lambda: function.log.add("x"),
+        lambda: function.log.set(["x"]),
+        function.log.clear,
+        lambda: function.counts.get("x"),
+        lambda: function.counts.put("x", 1),
+        lambda: function.counts.remove("x"),
+        function.counts.clear,
+        lambda: len(function.counts),
+    ]
+    for use in uses:
+        with pytest.raises(ConfigurationError, match="no key is current"):
+            use()
+    assert backend.state_size() == {"total": 0, "tags": 0, "log": 0, "counts": 0}
+
+
+@pytest.mark.parametrize("columnar", [False, True])
+def test_a_key_of_another_subtask_fails_the_snapshot_and_blames_the_key_function(columnar):
+    backend, function = backend_for(INT, range(4)), Everything()
+    bind_states(function, backend, columnar)
+    stray = next(key for key in range(100) if key_group(INT.hash(key), MAX_PARALLELISM) >= 4)
+    backend.set_current_key(stray)
+    function.total.set(1)
+
+    with pytest.raises(ProtocolViolation, match=rf"holds the key {stray} .* not deterministic, or it has changed"):
+        list(backend.snapshot().sections())
+
+
+# -- restore ----------------------------------------------------------------------------------------------------------
+
+
+def test_restore_takes_only_its_own_key_groups_when_told():
+    backend, function = bound(INT, False)
+    for key in range(200):
+        backend.set_current_key(key)
+        function.total.set(key)
+        function.counts.put("n", key)
+    sections = list(backend.snapshot().sections())
+    halves = [backend_for(INT, range(8)), backend_for(INT, range(8, 16))]
+    for half in halves:
+        bind_states(Everything(), half)
+        for section in sections:
+            half.restore(section.state, section.kind, [section.rows], only_own_key_groups=True)
+
+    first, second = (plain(half.snapshot().sections(), INT) for half in halves)
+    assert first["total"]
+    assert second["total"]
+    assert first["total"] | second["total"] == {key: key for key in range(200)}
+    assert not first["total"].keys() & second["total"].keys()
+    assert first["counts"] | second["counts"] == {key: {"n": key} for key in range(200)}
+
+
+def rows_of_total(values: pa.Array) -> pa.RecordBatch:
+    keys = pa.array([INT.encode(key) for key in range(len(values))], pa.binary())
+    return pa.RecordBatch.from_pydict({"key": keys, "namespace": pa.array([b""] * len(keys)), "value": values})
+
+
+@pytest.mark.parametrize("columnar", [False, True])
+def test_a_narrower_stored_number_is_widened(columnar):
+    backend, function = bound(INT, columnar)
+    backend.restore("total", "value", [rows_of_total(pa.array([5, -6], pa.int16()))])
+    backend.set_current_key(1)
+
+    assert function.total.get() == -6
+
+
+@pytest.mark.parametrize("columnar", [False, True])
+@pytest.mark.parametrize("stored", [pa.array(["5"]), pa.array([1.5]), pa.array([None], pa.int64())])
+def test_stored_values_of_another_type_are_refused(stored, columnar):
+    backend, _ = bound(INT, columnar)
+
+    with pytest.raises(TypeDeclarationError, match=r"'total' .* Declare the type that is stored"):
+        backend.restore("total", "value", [rows_of_total(stored)])
+
+
+def test_rows_without_a_needed_column_are_damaged():
+    backend, _ = bound(INT, False)
+
+    with pytest.raises(CheckpointDamaged, match="no column 'value'"):
+        backend.restore("total", "value", [rows_of_total(pa.array([1])).drop_columns("value")])
+
+
+def test_a_state_that_is_no_longer_declared_or_of_another_kind_is_refused():
+    backend, _ = bound(INT, False)
+
+    with pytest.raises(ConfigurationError, match="no longer declares"):
+        backend.restore("gone", "value", [])
+    with pytest.raises(ConfigurationError, match="as a list state, but it is declared as a value state"):
+        backend.restore("total", "list", [])
+
+
+def test_every_type_of_value_survives_a_restore(shop):
+    shop.basket.set(Basket("ann", ["tea"]))
+    shop.limit.set(2.5)
+    shop.name.set(None)
+    shop.anything.set({"any": {1, 2}})
+    shop.history.set([Basket("bob", []), Basket("ann", ["x"])])
+    shop.shelves.put("top", [1, 2])
+    again, backend = Shop(), backend_for(INT)
+    bind_states(again, backend)
+    for section in shop.backend.snapshot().sections():
+        backend.restore(section.state, section.kind, [section.rows])
+    backend.set_current_key(1)
+
+    assert again.basket.get() == Basket("ann", ["tea"])
+    assert again.limit.get() == 2.5
+    assert again.name.get() is None
+    assert again.anything.get() == {"any": {1, 2}}
+    assert again.history.get() == [Basket("bob", []), Basket("ann", ["x"])]
+    assert dict(again.shelves.items()) == {"top": [1, 2]}
+
+
+# -- snapshots --------------------------------------------------------------------------------------------------------
+
+
+def test_a_map_larger_than_a_piece_is_stored_whole():
+    backend, function = bound(INT, False)
+    backend.set_current_key(1)
+    expected = {str(n): n for n in range(10_000)}
+    function.counts.put_all(expected)
+    function.log.set(list(expected))
+    backend.set_current_key(2)
+    function.counts.put("x", 1)
+
+    found = plain(backend.snapshot().sections(), INT)
+    assert found["counts"] == {1: expected, 2: {"x": 1}}
+    assert found["log"] == {1: list(expected)}
+
+
+@pytest.mark.parametrize("columnar", [False, True])
+def test_a_snapshot_that_is_read_by_another_thread_never_sees_later_writes(columnar):
+    """Each round makes all keys equal; a snapshot taken between two rounds must find them so."""
+    backend, function = bound(INT, columnar)
+    keys = np.arange(40_000)
+    few = range(0, 3_000, 3)
+    failures: list[str] = []
+    reading = threading.Semaphore(2)  # several snapshots at once
+
+    def read(snapshot: Any, round: int) -> None:
+        try:
+            found = plain(snapshot.sections(), INT)
+            if set(found["total"].values()) != {round} or len(found["total"]) != len(keys):
+                failures.append(f"round {round}: totals are {set(found['total'].values())}")
+            if found["counts"] != {key: {"n": round, str(round): 1} for key in few}:
+                failures.append(f"round {round}: maps differ")
+            if found["log"] != {key: [str(r) for r in range(1, round + 1)] for key in few}:
+                failures.append(f"round {round}: lists differ")
+        except BaseException as error:
+            failures.append(repr(error))
+        finally:
+            snapshot.release()
+            reading.release()
+
+    readers = []
+    for round in range(1, 9):
+        function.total.add_many(keys, 1)
+        for key in few:
+            backend.set_current_key(key)
+            function.counts.put("n", round)
+            function.counts.remove(str(round - 1))
+            function.counts.put(str(round), 1)
+            function.log.add(str(round))
+        reading.acquire()
+        reader = threading.Thread(target=read, args=(backend.snapshot(), round))
+        reader.start()
+        readers.append(reader)
+    for reader in readers:
+        reader.join()
+
+    assert failures == []
