@@ -60,5 +60,3 @@ class JobClient:
     def workers(self) -> dict[SlotId, Hello]:
         """The worker process of each slot: host, process id."""
         return self._execution.workers()
-
-

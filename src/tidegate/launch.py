@@ -140,9 +140,7 @@ def check_shippable(graph: LogicalGraph) -> None:
 
 def say_warnings(graph: LogicalGraph) -> None:
     """What the user should know once, at the start."""
-    untyped = [
-        str(op) for op in graph.operators.values() if any(not t.typed for t in op.outputs.values())
-    ]
+    untyped = [str(op) for op in graph.operators.values() if any(not t.typed for t in op.outputs.values())]
     if untyped:
         warnings.warn(
             f"these streams are untyped and travel as pickled rows, several times slower than columns: {', '.join(untyped)}. "

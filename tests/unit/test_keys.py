@@ -299,7 +299,7 @@ def test_a_declared_float_takes_ints_that_it_holds_exactly():
 
 
 @pytest.mark.parametrize(
-    "annotation", [list[int], dict[str, int], object, complex, tuple[int, ...], Enum, pa.list_(pa.int8())]
+    "annotation", [list[int], dict[str, int], (), object, complex, tuple[int, ...], Enum, pa.list_(pa.int8())]
 )
 def test_a_type_that_cannot_be_a_key_is_refused_when_declared(annotation):
     with pytest.raises(KeyTypeError, match="cannot be"):

@@ -493,8 +493,9 @@ def test_a_record_of_format_version_1_is_read() -> None:
         '"attempt":3,"completed_at":1700000005.5}'
     )
     stored = (
-        '{"format_version":1,"checksum":"8688c4cfbb3742bf50088d3f14757d29","record":{"sequence":4,"kind":"checkpoint","generation":2,'
-        '"driver":"host:1","writer":"aa11","written_at":1700000006.25,"incarnation":"ee55","next_checkpoint_id":8,'
+        '{"format_version":1,"checksum":"8688c4cfbb3742bf50088d3f14757d29","record":'
+        '{"sequence":4,"kind":"checkpoint","generation":2,"driver":"host:1","writer":"aa11","written_at":1700000006.25,'
+        '"incarnation":"ee55","next_checkpoint_id":8,'
         f'"latest":{latest},"retained":[{latest}],"stopping":false,"finished":false,"reason":""}}}}'
     )
 

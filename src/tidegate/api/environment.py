@@ -103,7 +103,7 @@ class StreamEnvironment:
         interval: Duration = "1min",
         reset_after: Duration = "1h",
     ) -> StreamEnvironment:
-        """"exponential-delay" (the default with checkpoints; the first restart waits 0), "fixed-delay", "failure-rate" or
+        """ "exponential-delay" (the default with checkpoints; the first restart waits 0), "fixed-delay", "failure-rate" or
         "none"."""
         self._config = replace(
             self._config,
@@ -188,5 +188,3 @@ class StreamEnvironment:
         from tidegate.graph.plan import plan_job
 
         return explain_plan(plan_job(self.name, self._graph, self.parallelism))
-
-

@@ -37,7 +37,9 @@ def _on_untyped_rows(key: tuple[Any, ...], declared: Any) -> KeySelector:
     parts = list(key)
 
     def get(row: Any) -> Any:
-        values = tuple(row[part] if isinstance(part, int) or isinstance(row, dict) else getattr(row, part) for part in parts)
+        values = tuple(
+            row[part] if isinstance(part, int) or isinstance(row, dict) else getattr(row, part) for part in parts
+        )
         return values[0] if len(values) == 1 else values
 
     return KeySelector(key_annotation=declared, function=get)

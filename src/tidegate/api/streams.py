@@ -79,7 +79,9 @@ class DataStream:
         parallelism: Optional[int] = None,
     ) -> DataStream:  # fmt: skip
         """Keep the records for which the function is true."""
-        return self._apply(specs.FilterSpec(function), name or f"filter {_name_of(function)}", self._type, uid, parallelism)
+        return self._apply(
+            specs.FilterSpec(function), name or f"filter {_name_of(function)}", self._type, uid, parallelism
+        )
 
     def map_batches(
         self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, returns: Any = None, uid: Optional[str] = None,
@@ -88,7 +90,9 @@ class DataStream:
         """A vectorised function over Arrow batches of the stream; `returns` defaults to the stream's own type."""
         self._need_typed("map_batches")
         out = self._type if returns is None else record_type(returns)
-        return self._apply(specs.MapBatchesSpec(function), name or f"map_batches {_name_of(function)}", out, uid, parallelism)
+        return self._apply(
+            specs.MapBatchesSpec(function), name or f"map_batches {_name_of(function)}", out, uid, parallelism
+        )
 
     def process(
         self, function: ProcessFunction, *, returns: Any = None, uid: Optional[str] = None, name: Optional[str] = None,
@@ -164,7 +168,9 @@ class DataStream:
         self, path: str, *, format: str, uid: str, parallelism: Optional[int] = None, **options: Any
     ) -> StreamSink:
         """Exactly-once part files ("jsonl", "csv", "parquet", "text") that appear when their checkpoint completes."""
-        return self.sink_to(FileSink(path, format=format, **options), uid=uid, name=f"files {format}", parallelism=parallelism)
+        return self.sink_to(
+            FileSink(path, format=format, **options), uid=uid, name=f"files {format}", parallelism=parallelism
+        )
 
     # -- building ---------------------------------------------------------------------------------------------------
 
@@ -173,7 +179,9 @@ class DataStream:
 
     def _need_typed(self, what: str) -> None:
         if not self._type.typed:
-            raise TypeDeclarationError(f"{what} works on columns, but this stream is untyped: declare its type with returns=")
+            raise TypeDeclarationError(
+                f"{what} works on columns, but this stream is untyped: declare its type with returns="
+            )
 
     def _returned(self, returns: Any, function: Any, element_of_iterable: bool) -> RecordType:
         if returns is None:
@@ -239,7 +247,9 @@ class KeyedStream:
         value_type = self._stream._type.annotation if self._stream._type.typed else Pickled
         if isinstance(value_type, pa.Schema):
             value_type = pa.struct(list(value_type))
-        return self._built_in(aggregates.reduce_function(function, value_type), self._stream._type, "reduce", uid, options)
+        return self._built_in(
+            aggregates.reduce_function(function, value_type), self._stream._type, "reduce", uid, options
+        )
 
     def aggregate(
         self, aggregate: aggregates.AggregateFunction, *, uid: str, returns: Any = None, **options: Any
@@ -287,7 +297,12 @@ class KeyedStream:
     ) -> DataStream:
         spec = specs.KeyedProcessSpec(function, self._key)
         return self._apply(
-            spec, options.pop("name", name), out, uid, options.pop("parallelism", None), options.pop("max_parallelism", None)
+            spec,
+            options.pop("name", name),
+            out,
+            uid,
+            options.pop("parallelism", None),
+            options.pop("max_parallelism", None),
         )
 
     def _apply(

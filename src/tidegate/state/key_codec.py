@@ -55,6 +55,7 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROSECOND = timedelta(microseconds=1)
 _FIRST_MICROS = (datetime.min - _EPOCH) // _MICROSECOND
 _LAST_MICROS = (datetime.max - _EPOCH) // _MICROSECOND
+TUPLE_START, TUPLE_END = b"\x90", b"\x00"
 _END_OF_TEXT = b"\x00\x01"
 _COMPLEMENT = bytes(range(255, -1, -1))
 _TAGS = [bytes([tag]) for tag in range(256)]
@@ -215,7 +216,7 @@ def _encode_uuid(key: UUID) -> bytes:
 
 
 def _encode_tuple(key: tuple[Any, ...]) -> bytes:
-    return b"\x90" + b"".join([encode_key(part) for part in key]) + b"\x00"
+    return TUPLE_START + b"".join([encode_key(part) for part in key]) + TUPLE_END
 
 
 ENCODERS: dict[type, Callable[[Any], bytes]] = {

@@ -12,24 +12,22 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import cloudpickle
 import pyarrow as pa
 
-from tidegate.errors import CheckpointDamaged, CommitLost, ConfigurationError, ProtocolViolation, StorageError
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import AttemptId, SlotId
 from tidegate.storage.store import open_store, read_probe
 from tidegate.task.control_client import ControlClient
+from tidegate.task.failures import describe_failure
 from tidegate.task.mailbox import Mailbox
-from tidegate.task.operators.base import OperatorFailed
 from tidegate.task.outbox import Row
 from tidegate.task.ports import CrashPoints
 from tidegate.task.slot import Slot, SlotProgram, SlotSettings
-from tidegate.wire.control import PROTOCOL_VERSION, Cancel, Heartbeat, SlotFailed, ToSlot
+from tidegate.wire.control import PROTOCOL_VERSION, Cancel, Heartbeat, ToSlot
 from tidegate.wire.frame import FrameSeal, decode_frame
 from tidegate.wire.handshake import Hello, new_challenge
 
@@ -37,7 +35,6 @@ ROW_SCHEMA = pa.schema([("dst", pa.int32()), ("frame", pa.binary())])
 YIELD_BYTES = 256 * 1024
 SOURCE_PATIENCE_S = 0.020
 LAST_WORDS_S = 10.0
-_OUR_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,49 +211,6 @@ class BackgroundThread:
                 self._jobs.get()()
             except BaseException as error:
                 self._on_failure(error)
-
-
-def describe_failure(error: BaseException) -> SlotFailed:
-    """An exception as a message: where it happened, the user's line, the cause."""
-    operator = checkpoint = None
-    cause = error
-    if isinstance(error, OperatorFailed):
-        operator, cause, checkpoint = error.operator, error.cause, error.checkpoint
-    match cause:
-        case CommitLost():
-            kind = "commit_lost"
-        case ConfigurationError() | CheckpointDamaged():
-            kind = "permanent"
-        case ProtocolViolation() | StorageError():
-            kind = "internal"
-        case _:
-            kind = "user" if operator is not None else "internal"
-    return SlotFailed(
-        kind=kind,
-        message=f"{type(cause).__name__}: {cause}",
-        traceback="".join(traceback.format_exception(type(cause), cause, cause.__traceback__))[-20_000:],
-        operator="" if operator is None else operator.name,
-        uid="" if operator is None else operator.uid,
-        subtask=-1 if operator is None else operator.subtask,
-        checkpoint=checkpoint,
-        user_line=_user_line(cause) or ("" if operator is None else str(operator.planned.operator.line)),
-    )
-
-
-def _user_line(error: BaseException) -> str:
-    """The innermost line of the traceback that is neither ours nor a library's."""
-    found = ""
-    for frame in traceback.extract_tb(error.__traceback__):
-        if (
-            frame.filename.startswith(_OUR_FOLDER)
-            or "site-packages" in frame.filename
-            or frame.filename.startswith("<")
-        ):
-            continue
-        if os.sep + "lib" + os.sep + "python" in frame.filename:
-            continue
-        found = f"{frame.filename}:{frame.lineno}"
-    return found
 
 
 def _rows_to_batch(rows: list[Row]) -> pa.RecordBatch:

@@ -7,11 +7,11 @@ evolve; that is why it must be asked for.
 from __future__ import annotations
 
 import copy
-import importlib
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import cloudpickle
 import pyarrow as pa
 
 from tidegate.errors import TypeDeclarationError
@@ -35,7 +35,7 @@ class PickledType(DataType):
         try:
             data = [pickle.dumps(value, protocol=5) for value in values]
         except (pickle.PicklingError, AttributeError, TypeError):
-            dumps = _dumps_by_value()
+            dumps = cloudpickle.dumps
             data = [_dumped(dumps, value) for value in values]
         return pa.array(data, self.arrow, from_pandas=False)
 
@@ -54,14 +54,6 @@ class PickledType(DataType):
 
     def check(self, value: Any) -> None:
         """Only pickling could tell, and would cost as much as the snapshot."""
-
-
-def _dumps_by_value() -> Callable[[Any], bytes]:
-    """For what has no importable name: lambdas, and classes of the user's script, which is no module on an executor.
-
-    cloudpickle comes with PySpark and is there on every executor; it is looked up only when plain pickle has failed.
-    """
-    return importlib.import_module("pyspark.cloudpickle").dumps
 
 
 def _dumped(dumps: Callable[[Any], bytes], value: Any) -> bytes:

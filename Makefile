@@ -1,0 +1,61 @@
+# Every target does its own set-up: a virtual environment in .venv, the dependencies and, for what runs Spark, Java.
+# Needed beforehand: make and a Python 3.10 or newer. The work is done by the scripts in tools/.
+
+VENV   := .venv
+PYTHON := $(VENV)/bin/python
+READY  := $(VENV)/.ready
+SPARK  := sh tools/with_spark.sh $(PYTHON)
+
+DEMO       := examples/demo.py
+BENCHMARKS := $(sort $(filter-out benchmarks/_%.py benchmarks/%_kit.py,$(wildcard benchmarks/*.py)))
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test check format bench mutants java setup clean
+
+# The stamp holds the folder that it was made for: in a copied or moved checkout the installed package would still be
+# the old folder's, so the set-up runs again there.
+ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))
+.PHONY: $(READY)
+endif
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+
+demo: java $(READY) ## run the demonstration
+	@$(SPARK) $(DEMO)
+
+# A fault of style must not hide what the tests say, so they run in any case; the target fails if either failed.
+test: java $(READY) ## all of CI: check, then every test that is not slow
+	@checked=yes; $(MAKE) --no-print-directory check || checked=no; \
+	$(SPARK) -m pytest -m "not slow" || exit 1; \
+	test $$checked = yes || { echo "the tests passed, but make check failed: see above" >&2; exit 1; }
+
+check: $(READY) ## quick: format, lint, types of protocol state storage wire, import rules
+	@echo "check: format"; $(PYTHON) -m ruff format --check --quiet . || { echo "run: make format" >&2; exit 1; }
+	@echo "check: lint"; $(PYTHON) -m ruff check --quiet .
+	@echo "check: types"; $(PYTHON) -m mypy --no-error-summary
+	@echo "check: import rules"; $(PYTHON) -m pytest -q tests/unit/test_import_rules.py
+
+format: $(READY) ## format the code and repair what the linter can repair
+	@$(PYTHON) -m ruff check --fix-only --quiet .
+	@$(PYTHON) -m ruff format .
+
+bench: java $(READY) ## run the benchmarks and print their results as JSON
+	@for script in $(BENCHMARKS); do echo "bench: $$script" >&2; $(SPARK) $$script || exit 1; done
+
+mutants: java $(READY) ## plant named faults in the protocol; the tests must catch each
+	@$(SPARK) tools/mutants.py
+
+setup: java $(READY) ## the set-up alone
+
+java:
+	@sh tools/java.sh >/dev/null
+
+$(READY): pyproject.toml tools/setup.sh
+	@sh tools/setup.sh $(VENV)
+	@echo "$(CURDIR)" >$(READY)
+
+clean: ## remove all that make has made, .venv included
+	rm -rf $(VENV) build dist spark-warehouse artifacts .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

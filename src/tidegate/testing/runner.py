@@ -1,0 +1,412 @@
+"""Runs a job in this process, without Spark: the very Slot, Attempt and JobRun of the product, scheduled from one seed.
+
+Replaced are only channel, clock and storage. Everything that can happen next (a slot's turn, a frame arriving, a control
+message, a background job, time) is one action; which one happens is drawn from the seed, so every interleaving can be
+reached and every failure repeated. Channels keep Spark's look-ahead: a frame arrives only when another row follows it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tidegate.api.environment import StreamEnvironment
+from tidegate.config import JobConfig
+from tidegate.connectors.collect_sink import CollectedResults
+from tidegate.coordinator.attempt import Attempt, Timeouts
+from tidegate.coordinator.job import AttemptInputs, JobEnded, JobRun, RestartIn
+from tidegate.coordinator.observing import JobStatus, JobView
+from tidegate.errors import JobFolderInUse, TidegateError
+from tidegate.ids import SlotId
+from tidegate.launch import collected_results, slot_settings
+from tidegate.storage.store import ObjectStore, open_store
+from tidegate.task.failures import describe_failure
+from tidegate.task.mailbox import Mailbox
+from tidegate.task.slot import Slot, SlotProgram
+from tidegate.testing.clock import ManualClock
+from tidegate.testing.crash_points import Crash, InProcessCrashPoints, SimulatedCrash
+from tidegate.wire.control import FromSlot, ToDriver, ToSlot, decode_from_slot, decode_to_slot, encode
+from tidegate.wire.frame import FrameSeal, decode_frame
+
+MAX_ACTIONS = 2_000_000
+CHANNEL_ROWS = 8  #: Spark's credit: a slot whose outbox cannot be emptied does not turn
+
+
+class Stuck(AssertionError):
+    """Nothing can happen any more, or too much has: a deadlock or a livelock."""
+
+
+@dataclass(slots=True)
+class RunResult:
+    """How a job ended."""
+
+    status: JobStatus
+    error: TidegateError | None
+    view: JobView
+    store: ObjectStore
+    collected: CollectedResults
+    printed: str
+    drivers: int  #: how many drivers it took
+    attempts: int
+    points_reached: set[str]
+
+
+@dataclass(slots=True)
+class _Background:
+    """A thread's work, as a queue of actions."""
+
+    jobs: deque[Callable[[], None]] = field(default_factory=deque)
+
+    def submit(self, job: Callable[[], None]) -> None:
+        self.jobs.append(job)
+
+
+@dataclass(slots=True)
+class _ControlLink:
+    """Both directions of one slot's connection; messages pass through the real encoding."""
+
+    to_driver: deque[bytes] = field(default_factory=deque)
+    to_slot: deque[bytes] = field(default_factory=deque)
+    cut: bool = False
+
+    def send(self, message: FromSlot) -> None:
+        if self.cut:
+            raise SimulatedCrash("a slot without a connection ends")
+        self.to_driver.append(encode(message))
+
+
+@dataclass(slots=True)
+class _Process:
+    """One worker process."""
+
+    slot: Slot
+    link: _ControlLink
+    uploads: _Background
+    commits: _Background
+    alive: bool = True
+    speed: float = 1.0
+    idle_until: float | None = None  #: nothing to do before this time, unless something arrives
+
+
+class InProcessRun:
+    """One job, from its first driver to its end."""
+
+    def __init__(
+        self,
+        env: StreamEnvironment,
+        seed: int,
+        crashes: list[Crash] | None = None,
+        storage: str | None = None,
+        max_drivers: int = 10,
+        zombies: bool = True,
+    ) -> None:
+        self._env = env
+        self._random = random.Random(seed)
+        self._crash_points = InProcessCrashPoints(list(crashes or []))
+        self._clock = ManualClock()
+        uri = storage or env._config.storage or f"memory://run-{seed}-{self._random.getrandbits(48):x}"
+        self._config: JobConfig = replace(env.config(), storage=uri)
+        self._store = open_store(uri)
+        self._max_drivers = max_drivers
+        self._zombies_allowed = zombies
+        self._zombies: list[_Process] = []
+        self._view = JobView()
+        self._printed: list[str] = []
+        self._collected: CollectedResults = CollectedResults()
+        self._attempts = 0
+        self._actions = 0
+
+    def run(self) -> RunResult:
+        drivers = 0
+        while True:
+            drivers += 1
+            if drivers > self._max_drivers:
+                raise Stuck(f"{self._max_drivers} drivers died")
+            config = self._config if drivers == 1 else replace(self._config, resume="latest")
+            try:
+                ended = self._run_driver(config)
+            except SimulatedCrash:
+                continue
+            return RunResult(
+                ended.status,
+                ended.error,
+                self._view,
+                self._store,
+                self._collected,
+                "".join(self._printed),
+                drivers,
+                self._attempts,
+                self._crash_points.reached,
+            )
+
+    # -- the driver ---------------------------------------------------------------------------------------------------
+
+    def _run_driver(self, config: JobConfig) -> JobEnded:
+        job = JobRun(
+            name=self._env.name,
+            graph=self._env._graph,
+            default_parallelism=self._env.parallelism,
+            config=config,
+            store=self._store,
+            driver="in-process",
+            view=self._view,
+            crash_points=self._crash_points,
+            clock=self._clock,
+            wall_clock=self._clock,
+            sleep=self._clock.sleep,
+            jitter=lambda: self._random.uniform(-1, 1),
+        )
+        types = collected_results(job.plan)
+        for uid, record_type in types._types.items():
+            self._collected.expect(uid, record_type)
+        try:
+            job.begin()
+        except JobFolderInUse as error:
+            finished = job.recorder.log.last is not None and job.recorder.log.last.finished
+            return JobEnded(JobStatus.FINISHED, None) if finished else JobEnded(JobStatus.FAILED, error)
+        try:
+            while True:
+                inputs = job.next_attempt()
+                outcome = self._run_attempt(job, inputs)
+                match job.attempt_ended(inputs.id, outcome):
+                    case JobEnded() as ended:
+                        return ended
+                    case RestartIn(seconds):
+                        self._clock.advance(seconds)
+        except TidegateError as error:
+            return job.fail(error)
+
+    def _run_attempt(self, job: JobRun, inputs: AttemptInputs) -> Any:
+        self._attempts += 1
+        run = _AttemptRun(self, job, inputs)
+        try:
+            return run.until_outcome()
+        finally:
+            job.used_ids_below(run.attempt.scheduler.next_id)
+            for process in run.processes.values():
+                process.link.cut = True
+                if self._zombies_allowed and process.alive:
+                    self._zombies.append(process)
+            self._zombies = self._zombies[-20:]
+
+    def count_action(self) -> None:
+        self._actions += 1
+        if self._actions > MAX_ACTIONS:
+            raise Stuck(f"no end after {MAX_ACTIONS} actions")
+
+
+class _AttemptRun:
+    """One attempt: processes, channels, and the draw of what happens next."""
+
+    def __init__(self, run: InProcessRun, job: JobRun, inputs: AttemptInputs) -> None:
+        self._run = run
+        self._random = run._random
+        self._clock = run._clock
+        self._posted: deque[Callable[[], None]] = deque()
+        self._storing = _Background()
+        self._key = self._random.randbytes(32)
+        self._seal = FrameSeal(self._key)
+        self.plan = job.plan
+        self.processes: dict[SlotId, _Process] = {}
+        self._channels: dict[tuple[SlotId, SlotId], deque[bytes]] = {}
+        self.attempt = Attempt(
+            id=inputs.id,
+            starts=inputs.starts,
+            policy=job.config.policy(),
+            next_checkpoint_id=inputs.next_checkpoint_id,
+            latest_completed=inputs.latest_completed,
+            links=self,
+            recorder=job.recorder,
+            storing=self._storing,
+            post=self._posted.append,
+            view=run._view,
+            crash_points=run._crash_points,
+            clock=self._clock,
+            wall_clock=self._clock,
+            on_driver_payload=self._payload,
+            timeouts=Timeouts(heartbeat_s=float("inf"), start_s=float("inf")),
+        )
+        settings = slot_settings(job.config)
+        for id in job.plan.slots:
+            self.processes[id] = self._start_process(job, inputs, id, settings)
+        for id in job.plan.slots:
+            self.attempt.slot_connected(id)
+
+    def _start_process(self, job: JobRun, inputs: AttemptInputs, id: SlotId, settings: Any) -> _Process:
+        link, uploads, commits = _ControlLink(), _Background(), _Background()
+        slot = Slot(
+            program=SlotProgram(job.plan, id, inputs.id, self._key, settings),
+            mailbox=Mailbox(settings.inbox_bytes),
+            control=link,
+            storage=self._run._store,
+            uploads=uploads,
+            commits=commits,
+            crash_points=self._run._crash_points,
+            clock=self._clock,
+            sleep=self._clock.sleep,
+        )
+        return _Process(slot, link, uploads, commits, speed=self._random.choice([0.1, 0.5, 1.0, 1.0, 3.0]))
+
+    def send(self, slot: SlotId, message: ToSlot) -> None:
+        """Implements coordinator.ports.SlotLinks."""
+        process = self.processes.get(slot)
+        if process is not None and process.alive:
+            process.link.to_slot.append(encode(message))
+
+    def _payload(self, message: ToDriver) -> None:
+        if message.topic == "print":
+            self._run._printed.append(message.payload.decode())
+        else:
+            self._run._collected.accept(message.uid, message.subtask, message.topic, message.payload)
+
+    def until_outcome(self) -> Any:
+        while self.attempt.outcome is None:
+            self._run.count_action()
+            actions = self._possible()
+            if not actions:
+                self._let_time_pass()
+                continue
+            weights = [weight for weight, _ in actions]
+            self._random.choices(actions, weights)[0][1]()
+            if self._random.random() < 0.2:
+                self._clock.advance(self._random.random() * 0.003)
+                self.attempt.tick()
+        # An ended attempt's last log record may still be on its way; the product waits for it too.
+        while self._storing.jobs:
+            self._storing.jobs.popleft()()
+        return self.attempt.outcome
+
+    # -- what can happen ----------------------------------------------------------------------------------------------
+
+    def _possible(self) -> list[tuple[float, Callable[[], None]]]:
+        actions: list[tuple[float, Callable[[], None]]] = []
+        if self._posted:
+            actions.append((5.0, lambda: self._posted.popleft()()))
+        if self._storing.jobs:
+            actions.append((0.5, lambda: self._storing.jobs.popleft()()))
+        for id, process in self.processes.items():
+            if process.link.to_driver:
+                actions.append((2.0, lambda id=id: self._hear(id)))
+            if not process.alive:
+                continue
+            if process.link.to_slot:
+                actions.append((1.0, lambda p=process: self._tell(p)))
+            for background in (process.uploads, process.commits):
+                if background.jobs:
+                    actions.append((0.5, lambda p=process, b=background: self._guard(p, b.jobs.popleft())))
+            if self._can_turn(id, process):
+                actions.append((process.speed * 3, lambda i=id, p=process: self._turn(i, p)))
+        for (sender, receiver), rows in self._channels.items():
+            if len(rows) > 1 and self.processes[receiver].alive:
+                actions.append((self.processes[receiver].speed, lambda s=sender, r=receiver: self._deliver(s, r)))
+        for zombie in self._run._zombies:
+            for background in (zombie.uploads, zombie.commits):
+                if background.jobs:
+                    actions.append((0.05, lambda z=zombie, b=background: self._haunt(z, b)))
+        return actions
+
+    def _can_turn(self, id: SlotId, process: _Process) -> bool:
+        if process.slot.finished or any(
+            len(rows) > CHANNEL_ROWS for (sender, _), rows in self._channels.items() if sender == id
+        ):
+            return False
+        if process.idle_until is None or self._clock() >= process.idle_until:
+            return True
+        return process.slot.mailbox.has_letters or process.slot.mailbox.has_frames
+
+    def _turn(self, id: SlotId, process: _Process) -> None:
+        slot = process.slot
+
+        def work() -> None:
+            worked = slot.turn(0.0)
+            slot.on_time()
+            slot.flush_if_due(idle=not worked)
+            while len(slot.outbox):
+                for receiver, row in slot.outbox.take(1 << 20):
+                    self._channels.setdefault((id, SlotId(id.layer + 1, receiver)), deque()).append(row)
+            if worked:
+                process.idle_until = None
+            elif slot.has_active_source():
+                process.idle_until = self._clock() + 0.005
+            else:
+                process.idle_until = slot.next_deadline() or float("inf")
+
+        self._guard(process, work)
+
+    def _guard(self, process: _Process, work: Callable[[], None]) -> None:
+        """Run a process's code; its death is the driver's "connection lost", its exception a last message."""
+        if not process.alive:
+            return
+        try:
+            work()
+        except SimulatedCrash:
+            self._die(process)
+        except Exception as error:
+            process.link.send(describe_failure(error))
+            self._die(process)
+
+    def _die(self, process: _Process) -> None:
+        process.alive = False
+        id = process.slot.id
+        waiting = process.link.to_driver
+
+        def lost() -> None:
+            if waiting:  # what was sent before the death arrives before its news
+                self._posted.append(lost)
+            else:
+                self.attempt.slot_lost(id, "killed")
+
+        self._posted.append(lost)
+
+    def _hear(self, id: SlotId) -> None:
+        message = decode_from_slot(self.processes[id].link.to_driver.popleft())
+        self.attempt.slot_said(id, message)
+
+    def _tell(self, process: _Process) -> None:
+        process.slot.mailbox.post(decode_to_slot(process.link.to_slot.popleft()))
+
+    def _deliver(self, sender: SlotId, receiver: SlotId) -> None:
+        mailbox = self.processes[receiver].slot.mailbox
+        rows = self._channels[(sender, receiver)]
+        frame = decode_frame(self._seal, memoryview(rows[0]))
+        if mailbox.put_frame(frame, wait=False):
+            rows.popleft()
+
+    def _haunt(self, zombie: _Process, background: _Background) -> None:
+        """A frozen worker of an older attempt wakes up and does what it was about to do."""
+        job = background.jobs.popleft()
+        try:
+            job()
+        except (SimulatedCrash, Exception):
+            zombie.uploads.jobs.clear()
+            zombie.commits.jobs.clear()
+
+    def _let_time_pass(self) -> None:
+        """Nothing is ready: go to the next moment at which something is due."""
+        times = [self.attempt.next_wake()]
+        for process in self.processes.values():
+            if process.alive and process.idle_until not in (None, float("inf")):
+                times.append(process.idle_until or 0.0)
+        now = self._clock()
+        later = [time for time in times if time > now]
+        if not later:
+            raise Stuck("nothing can happen, and nothing is due")
+        self._clock.now = min(later)
+        self.attempt.tick()
+
+
+def run_in_process(
+    env: StreamEnvironment,
+    seed: int = 0,
+    crashes: list[Crash] | None = None,
+    storage: str | None = None,
+    zombies: bool = True,
+) -> RunResult:
+    """Run the job of `env` to its end in this process. The same seed gives the same run."""
+    return InProcessRun(env, seed, crashes, storage, zombies=zombies).run()
+
+
+__all__ = ["RunResult", "Stuck", "run_in_process"]
