@@ -3,51 +3,54 @@
 #
 #     sh tools/setup.sh .venv
 #
-# Uses the newest of the Pythons it was tested with, else any that is new enough. Where Debian's Python comes without its
-# venv module, that is installed with apt when we are root.
+# Python 3.11 is the oldest that Spark 4.3 can be installed on. Where there is none, or where Debian's comes without its
+# venv module, it is installed with apt when we are root; else a sentence says what to do.
 set -eu
 
 venv=$1
-new_enough='import sys; sys.exit(sys.version_info < (3, 10))'
-can_make_venv='import ensurepip, venv'
+new_enough='import sys; sys.exit(sys.version_info < (3, 11))'
+complete='import ensurepip, venv'
 
 say() { echo "set-up: $*" >&2; }
 
-# A name on the PATH may be a version manager's shim with nothing behind it, so each is run, not only looked up.
+# runs PYTHON CODE: a name on the PATH may be a version manager's shim with nothing behind it, so it is tried.
+runs() { "$1" -c "$2" >/dev/null 2>&1; }
+
+# find_python: sets $python to one that can make the environment, the versions that Spark is tested with most first.
 find_python() {
-    for candidate in python3.12 python3.11 python3.10 python3 python; do
-        if "$candidate" -c "$new_enough; $1" >/dev/null 2>&1; then
-            command -v "$candidate"
-            return
+    for python in python3.12 python3.11 python3.13 python3.14 python3 python; do
+        if runs "$python" "$complete" && runs "$python" "$new_enough"; then return; fi
+    done
+    return 1
+}
+
+# missing_packages: Debian's names of what to try, in order.
+missing_packages() {
+    for python in python3.12 python3.11 python3.13 python3.14 python3; do
+        if runs "$python" "$new_enough"; then
+            "$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'
+        fi
+    done
+    echo python3.12-venv python3.11-venv python3-venv
+}
+
+install_python() {
+    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then return 1; fi
+    say "installing Python and its venv module with apt"
+    apt-get update -qq >&2 || return 1
+    for package in $(missing_packages); do
+        if DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" >/dev/null 2>&1; then
+            if find_python; then return; fi
         fi
     done
     return 1
 }
 
-install_venv_module() {
-    version=$("$1" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
-    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
-        say "$1 has no venv module: install it (Debian and Ubuntu: sudo apt-get install $version-venv) and run make again."
+if ! runs "$venv/bin/python" "import pip; $new_enough"; then
+    if ! find_python && ! install_python; then
+        say "no Python 3.11 or newer with its venv module was found on the PATH; install one (Debian and Ubuntu: sudo apt-get" \
+            "install python3 python3-venv) and run make again."
         exit 1
-    fi
-    say "installing the venv module of $version with apt"
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq
-    apt-get install -y -qq --no-install-recommends "$version-venv" >/dev/null ||
-        apt-get install -y -qq --no-install-recommends python3-venv >/dev/null
-}
-
-if ! "$venv/bin/python" -c "$new_enough; import pip" >/dev/null 2>&1; then
-    if ! python=$(find_python "$can_make_venv"); then
-        if ! python=$(find_python pass); then
-            say "Python 3.10 or newer is needed, and none was found on the PATH: install one and run make again."
-            exit 1
-        fi
-        install_venv_module "$python"
-        if ! python=$(find_python "$can_make_venv"); then
-            say "$python still cannot make virtual environments: install a Python 3.10 or newer with venv, run make again."
-            exit 1
-        fi
     fi
     say "making $venv with $("$python" --version)"
     rm -rf "$venv"
@@ -62,11 +65,11 @@ rm -f "$failed"
     "$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off --editable '.[dev]' || : >"$failed"
 } | while read -r line; do
     case $line in
-    Collecting* | Building* | Installing* | Successfully*) say "pip: $line" | cut -c 1-120 ;;
+    Collecting* | Building* | Installing* | Successfully*) echo "set-up: pip: $line" | cut -c 1-120 >&2 ;;
     esac
 done
 if [ -e "$failed" ]; then
-    say "pip could not install the dependencies: see its message above. Is the package registry reachable?"
+    say "pip could not install the dependencies; its message is above. Is the package registry reachable?"
     exit 1
 fi
 say "done"

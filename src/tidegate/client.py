@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Optional
+from typing import Any
 
 from tidegate.connectors.collect_sink import CollectedResults
 from tidegate.coordinator.execution import JobExecution
@@ -26,7 +26,7 @@ class JobClient:
     def status(self) -> JobStatus:
         return self.view.status
 
-    def wait(self, timeout: Optional[Duration] = None, *, cancel_on_interrupt: bool = False) -> JobStatus:
+    def wait(self, timeout: Duration | None = None, *, cancel_on_interrupt: bool = False) -> JobStatus:
         """Until the job ends, or the timeout is over. :raises JobFailed: and its kin, when the job failed."""
         limit = threading.TIMEOUT_MAX if timeout is None else seconds(timeout, "wait(timeout)")
         try:
@@ -53,7 +53,7 @@ class JobClient:
         """The newest last."""
         return list(self.view.checkpoints.values())
 
-    def results(self, uid: Optional[str] = None) -> list[Any]:
+    def results(self, uid: str | None = None) -> list[Any]:
         """What a `collect()` sink has committed so far; `uid` may be left out when there is only one."""
         return self._results.rows(uid)
 

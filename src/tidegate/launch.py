@@ -6,7 +6,6 @@ import logging
 import os
 import random
 import socket
-import sys
 import threading
 import time
 import warnings
@@ -14,9 +13,11 @@ from typing import TYPE_CHECKING
 
 import cloudpickle
 
+from tidegate.api.overrides import current_onlooker
 from tidegate.client import JobClient
 from tidegate.config import JobConfig
 from tidegate.connectors.collect_sink import CollectedResults, CollectSink
+from tidegate.console import current_console
 from tidegate.coordinator.execution import JobExecution
 from tidegate.coordinator.job import JobRun
 from tidegate.coordinator.observing import JobView
@@ -51,6 +52,8 @@ def launch(env: StreamEnvironment, config: JobConfig) -> JobClient:
     check_shippable(env._graph)
     say_warnings(env._graph)
     store = open_job_store(config)
+    onlooker = current_onlooker()
+    onlooker.launching(draft, config)
     view, results = JobView(), collected_results(draft)
     crash_points = env._crash_points or NoCrashPoints()
     if env._spark is not None:
@@ -84,17 +87,18 @@ def launch(env: StreamEnvironment, config: JobConfig) -> JobClient:
         storage_probe=None if config.storage is None else write_probe(store, env.name),
         crash_points=crash_points,
     )
-    printer = ConsolePrinter()
 
     def on_driver_payload(message: ToDriver) -> None:
         if message.topic == "print":
-            printer.show(message.payload)
+            current_console().out(message.payload.decode("utf-8", "replace"))
         else:
             results.accept(message.uid, message.subtask, message.topic, message.payload)
 
     execution = JobExecution(job, cluster, crash_points, on_driver_payload)
+    client = JobClient(env.name, execution, view, results)
+    onlooker.launched(client, job.plan)
     threading.Thread(target=execution.run, name=f"tidegate-{env.name}", daemon=True).start()
-    return JobClient(env.name, execution, view, results)
+    return client
 
 
 def collected_results(plan: JobPlan) -> CollectedResults:
@@ -176,11 +180,3 @@ def materialise_dataframes(plan: JobPlan, config: JobConfig) -> None:
             if config.storage is None:
                 raise ConfigurationError("from_dataframe needs a storage: call env.checkpointing(storage=...)")
             spec.source.materialise(config.storage)
-
-
-class ConsolePrinter:
-    """Printed lines, whole, from the coordinator's thread."""
-
-    def show(self, payload: bytes) -> None:
-        sys.stdout.write(payload.decode("utf-8", "replace"))
-        sys.stdout.flush()

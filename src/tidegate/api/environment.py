@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 from tidegate.api.overrides import current_overrides
 from tidegate.api.streams import DataStream, add_operator
@@ -42,9 +42,9 @@ class StreamEnvironment:
         name: str,
         *,
         parallelism: int = 1,
-        spark: Optional[SparkSession] = None,
-        master: Optional[str] = None,
-        spark_conf: Optional[dict[str, str]] = None,
+        spark: SparkSession | None = None,
+        master: str | None = None,
+        spark_conf: dict[str, str] | None = None,
     ) -> None:
         JobPaths(name)  # refuses a name that cannot be a folder
         if not isinstance(parallelism, int) or parallelism < 1:
@@ -62,14 +62,14 @@ class StreamEnvironment:
     def checkpointing(
         self,
         *,
-        every: Optional[Duration] = None,
+        every: Duration | None = None,
         storage: str,
         timeout: Duration = "10min",
         min_pause: Duration = "0s",
         max_concurrent: int = 1,
         tolerable_failures: int = 0,
         retained: int = 1,
-        resume: Optional[str] = None,
+        resume: str | None = None,
         allow_dropped_state: bool = False,
     ) -> StreamEnvironment:
         """Checkpoint the job every so often into `storage` (file:///..., s3://..., gs://..., az://...).
@@ -96,7 +96,7 @@ class StreamEnvironment:
         self,
         kind: str,
         *,
-        attempts: Optional[int] = None,
+        attempts: int | None = None,
         delay: Duration = "1s",
         max_delay: Duration = "1min",
         max_failures: int = 1,
@@ -128,7 +128,7 @@ class StreamEnvironment:
     # -- sources ------------------------------------------------------------------------------------------------------
 
     def from_source(
-        self, source: Source, *, uid: str, name: Optional[str] = None, parallelism: Optional[int] = None,
+        self, source: Source, *, uid: str, name: str | None = None, parallelism: int | None = None,
         returns: Any = None,
     ) -> DataStream:  # fmt: skip
         """Any source: one of tidegate's, or your own. `uid` is needed: its position is found again by it."""
@@ -141,16 +141,16 @@ class StreamEnvironment:
         return DataStream(self, [(new, MAIN_OUTPUT)], out)
 
     def from_collection(
-        self, items: Iterable[Any], *, uid: str, type: Any = None, parallelism: Optional[int] = None
+        self, items: Iterable[Any], *, uid: str, type: Any = None, parallelism: int | None = None
     ) -> DataStream:
         """The items of a list, in order for each of its parts. Bounded."""
         return self.from_source(Collection(list(items), type), uid=uid, name="collection", parallelism=parallelism)
 
-    def from_sequence(self, start: int, end: int, *, uid: str, parallelism: Optional[int] = None) -> DataStream:
+    def from_sequence(self, start: int, end: int, *, uid: str, parallelism: int | None = None) -> DataStream:
         """The integers from start to end, both included. Bounded."""
         return self.from_source(NumberSequence(start, end), uid=uid, name="sequence", parallelism=parallelism)
 
-    def from_dataframe(self, frame: DataFrame, *, uid: str, parallelism: Optional[int] = None) -> DataStream:
+    def from_dataframe(self, frame: DataFrame, *, uid: str, parallelism: int | None = None) -> DataStream:
         """The rows of a Spark DataFrame. It is written as Parquet into the job's folder first (a Spark job before the
         stream), because a row number of a partition that Spark recomputes is no position to come back to. Bounded."""
         from tidegate.spark.dataframes import DataFrameSource
@@ -161,19 +161,19 @@ class StreamEnvironment:
 
     # -- running ------------------------------------------------------------------------------------------------------
 
-    def execute(self, *, resume: Optional[str] = None) -> JobClient:
+    def execute(self, *, resume: str | None = None) -> JobClient:
         """Run the job and wait for its end. :raises JobFailed: when it fails for good."""
         client = self.execute_async(resume=resume)
         client.wait(cancel_on_interrupt=True)
         return client
 
-    def execute_async(self, *, resume: Optional[str] = None) -> JobClient:
+    def execute_async(self, *, resume: str | None = None) -> JobClient:
         """Start the job; the client knows its status, waits, cancels, lists checkpoints."""
         from tidegate.launch import launch
 
         return launch(self, self.config(resume))
 
-    def config(self, resume: Optional[str] = None) -> JobConfig:
+    def config(self, resume: str | None = None) -> JobConfig:
         """All settings, with what the command line overrides."""
         config = self._config if resume is None else replace(self._config, resume=resume)
         return current_overrides()(config)

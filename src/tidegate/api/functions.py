@@ -7,7 +7,7 @@ restart, and results that lean on it are wrong.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +55,7 @@ class _Function:
     def open(self, ctx: Context) -> None:
         """Before the first record of each attempt. State that was declared is already restored."""
 
-    def end_input(self, ctx: Context) -> Optional[Iterable[Any]]:
+    def end_input(self, ctx: Context) -> Iterable[Any] | None:
         """All input has ended; may emit. Runs once over all restores."""
         return None
 
@@ -66,7 +66,7 @@ class _Function:
 class ProcessFunction(_Function):
     """One record in, any number out; no keyed state."""
 
-    def process_element(self, value: Any, ctx: Context) -> Optional[Iterable[Any]]:
+    def process_element(self, value: Any, ctx: Context) -> Iterable[Any] | None:
         raise NotImplementedError(f"{type(self).__name__} must define process_element(self, value, ctx)")
 
 
@@ -82,7 +82,7 @@ class KeyedProcessFunction(_Function):
             yield (word, n)
     """
 
-    def process_element(self, value: Any, ctx: Context) -> Optional[Iterable[Any]]:
+    def process_element(self, value: Any, ctx: Context) -> Iterable[Any] | None:
         raise NotImplementedError(f"{type(self).__name__} must define process_element(self, value, ctx)")
 
 
@@ -96,17 +96,17 @@ class KeyedBatchFunction(_Function):
             self.total.add_many(keys, batch.column("amount"))
     """
 
-    def process_batch(self, keys: pa.Array, batch: pa.RecordBatch, ctx: Context) -> Optional[pa.RecordBatch]:
+    def process_batch(self, keys: pa.Array, batch: pa.RecordBatch, ctx: Context) -> pa.RecordBatch | None:
         raise NotImplementedError(f"{type(self).__name__} must define process_batch(self, keys, batch, ctx)")
 
 
 class CoProcessFunction(_Function):
     """Two inputs of different types, without keyed state."""
 
-    def process_element1(self, value: Any, ctx: Context) -> Optional[Iterable[Any]]:
+    def process_element1(self, value: Any, ctx: Context) -> Iterable[Any] | None:
         raise NotImplementedError(f"{type(self).__name__} must define process_element1(self, value, ctx)")
 
-    def process_element2(self, value: Any, ctx: Context) -> Optional[Iterable[Any]]:
+    def process_element2(self, value: Any, ctx: Context) -> Iterable[Any] | None:
         raise NotImplementedError(f"{type(self).__name__} must define process_element2(self, value, ctx)")
 
 

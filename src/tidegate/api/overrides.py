@@ -1,27 +1,70 @@
-"""What the command line says goes over what the program says. Driver."""
+"""What the command line puts around the user's program: settings that go over the program's own, and an onlooker that is
+told of every job. Driver.
+
+One for the process, not for a thread: a program may start its jobs from threads of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from typing import TYPE_CHECKING, Protocol
 
 from tidegate.config import JobConfig
 
+if TYPE_CHECKING:
+    from tidegate.client import JobClient
+    from tidegate.graph.plan import JobPlan
+
 Overrides = Callable[[JobConfig], JobConfig]
 
-_current: ContextVar[Overrides] = ContextVar("tidegate_overrides", default=lambda config: config)
+
+class Onlooker(Protocol):
+    """Told of every job that the program starts. Called in the thread that starts it."""
+
+    def launching(self, draft: JobPlan, config: JobConfig) -> None:
+        """The job is sound; Spark is started next, which takes seconds."""
+
+    def launched(self, client: JobClient, plan: JobPlan) -> None:
+        """Before the first attempt, so that an observer of `client.view` misses nothing."""
+
+
+class _Nobody:
+    def launching(self, draft: JobPlan, config: JobConfig) -> None: ...
+    def launched(self, client: JobClient, plan: JobPlan) -> None: ...
+
+
+def _nothing(config: JobConfig) -> JobConfig:
+    return config
+
+
+_overrides: list[Overrides] = [_nothing]
+_onlookers: list[Onlooker] = [_Nobody()]
 
 
 def current_overrides() -> Overrides:
-    return _current.get()
+    return _overrides[-1]
+
+
+def current_onlooker() -> Onlooker:
+    return _onlookers[-1]
 
 
 @contextmanager
 def overriding(overrides: Overrides) -> Iterator[None]:
     """Every job that is executed inside gets these settings last."""
-    token = _current.set(overrides)
+    _overrides.append(overrides)
     try:
         yield
     finally:
-        _current.reset(token)
+        _overrides.remove(overrides)
+
+
+@contextmanager
+def watched_by(onlooker: Onlooker) -> Iterator[None]:
+    """Every job that is executed inside is shown to the onlooker."""
+    _onlookers.append(onlooker)
+    try:
+        yield
+    finally:
+        _onlookers.remove(onlooker)

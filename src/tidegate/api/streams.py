@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator as op
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import pyarrow as pa
 
@@ -59,24 +59,24 @@ class DataStream:
     # -- transformations --------------------------------------------------------------------------------------------
 
     def map(
-        self, function: Callable[[Any], Any], *, returns: Any = None, uid: Optional[str] = None,
-        name: Optional[str] = None, parallelism: Optional[int] = None,
+        self, function: Callable[[Any], Any], *, returns: Any = None, uid: str | None = None,
+        name: str | None = None, parallelism: int | None = None,
     ) -> DataStream:  # fmt: skip
         """One record out for each record in."""
         out = self._returned(returns, function, False)
         return self._apply(specs.MapSpec(function), name or f"map {_name_of(function)}", out, uid, parallelism)
 
     def flat_map(
-        self, function: Callable[[Any], Any], *, returns: Any = None, uid: Optional[str] = None,
-        name: Optional[str] = None, parallelism: Optional[int] = None,
+        self, function: Callable[[Any], Any], *, returns: Any = None, uid: str | None = None,
+        name: str | None = None, parallelism: int | None = None,
     ) -> DataStream:  # fmt: skip
         """Any number of records out: the function returns an iterable, or None."""
         out = self._returned(returns, function, True)
         return self._apply(specs.FlatMapSpec(function), name or f"flat_map {_name_of(function)}", out, uid, parallelism)
 
     def filter(
-        self, function: Callable[[Any], Any], *, uid: Optional[str] = None, name: Optional[str] = None,
-        parallelism: Optional[int] = None,
+        self, function: Callable[[Any], Any], *, uid: str | None = None, name: str | None = None,
+        parallelism: int | None = None,
     ) -> DataStream:  # fmt: skip
         """Keep the records for which the function is true."""
         return self._apply(
@@ -84,8 +84,8 @@ class DataStream:
         )
 
     def map_batches(
-        self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, returns: Any = None, uid: Optional[str] = None,
-        name: Optional[str] = None, parallelism: Optional[int] = None,
+        self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, returns: Any = None, uid: str | None = None,
+        name: str | None = None, parallelism: int | None = None,
     ) -> DataStream:  # fmt: skip
         """A vectorised function over Arrow batches of the stream; `returns` defaults to the stream's own type."""
         self._need_typed("map_batches")
@@ -95,8 +95,8 @@ class DataStream:
         )
 
     def process(
-        self, function: ProcessFunction, *, returns: Any = None, uid: Optional[str] = None, name: Optional[str] = None,
-        parallelism: Optional[int] = None,
+        self, function: ProcessFunction, *, returns: Any = None, uid: str | None = None, name: str | None = None,
+        parallelism: int | None = None,
     ) -> DataStream:  # fmt: skip
         """A ProcessFunction: hooks and side outputs, no keyed state."""
         if isinstance(function, (KeyedProcessFunction, KeyedBatchFunction)):
@@ -105,7 +105,7 @@ class DataStream:
         out = self._returned(returns, function.process_element, True)
         return self._apply(specs.ProcessSpec(function), name or type(function).__name__, out, uid, parallelism)
 
-    def key_by(self, *key: Union[FieldName, Callable[[Any], Any]], key_type: Any = None) -> KeyedStream:
+    def key_by(self, *key: FieldName | Callable[[Any], Any], key_type: Any = None) -> KeyedStream:
         """Partition by key: one or more column names, tuple positions, or one function. All records of a key meet in one
         subtask, in order for each sender, and share that key's state."""
         return KeyedStream(self, make_key_selector(self._type, key, key_type))
@@ -148,7 +148,7 @@ class DataStream:
     # -- sinks ------------------------------------------------------------------------------------------------------
 
     def sink_to(
-        self, sink: Sink, *, uid: str, name: Optional[str] = None, parallelism: Optional[int] = None
+        self, sink: Sink, *, uid: str, name: str | None = None, parallelism: int | None = None
     ) -> StreamSink:
         """Any sink. `uid` is needed: what it has prepared but not committed is found again by it."""
         if not isinstance(sink, Sink):
@@ -156,16 +156,16 @@ class DataStream:
         new = self._add(specs.SinkSpec(sink), name or type(sink).__name__, {}, uid, parallelism)
         return StreamSink(new)
 
-    def print(self, prefix: str = "", *, uid: Optional[str] = None) -> StreamSink:
+    def print(self, prefix: str = "", *, uid: str | None = None) -> StreamSink:
         """Print every record on the driver's console. At-least-once: after a failure some lines come again."""
         return self.sink_to(PrintSink(prefix), uid=uid or self._derived("print"), name="print")
 
-    def collect(self, *, uid: Optional[str] = None) -> StreamSink:
+    def collect(self, *, uid: str | None = None) -> StreamSink:
         """Keep the records on the driver: `client.results(uid)` after, or while, the job runs. For tests and notebooks."""
         return self.sink_to(CollectSink(), uid=uid or self._derived("collect"), name="collect")
 
     def write_files(
-        self, path: str, *, format: str, uid: str, parallelism: Optional[int] = None, **options: Any
+        self, path: str, *, format: str, uid: str, parallelism: int | None = None, **options: Any
     ) -> StreamSink:
         """Exactly-once part files ("jsonl", "csv", "parquet", "text") that appear when their checkpoint completes."""
         return self.sink_to(
@@ -222,8 +222,8 @@ class KeyedStream:
         self._key = key
 
     def process(
-        self, function: KeyedProcessFunction, *, uid: str, returns: Any = None, name: Optional[str] = None,
-        parallelism: Optional[int] = None, max_parallelism: Optional[int] = None,
+        self, function: KeyedProcessFunction, *, uid: str, returns: Any = None, name: str | None = None,
+        parallelism: int | None = None, max_parallelism: int | None = None,
     ) -> DataStream:  # fmt: skip
         """A function with state for each key."""
         _need_instance(function, KeyedProcessFunction, "process on a keyed stream")
@@ -232,8 +232,8 @@ class KeyedStream:
         return self._apply(spec, name or type(function).__name__, out, uid, parallelism, max_parallelism)
 
     def process_batches(
-        self, function: KeyedBatchFunction, *, uid: str, returns: Any = None, name: Optional[str] = None,
-        parallelism: Optional[int] = None, max_parallelism: Optional[int] = None,
+        self, function: KeyedBatchFunction, *, uid: str, returns: Any = None, name: str | None = None,
+        parallelism: int | None = None, max_parallelism: int | None = None,
     ) -> DataStream:  # fmt: skip
         """A vectorised function: whole Arrow batches, state by `get_many`, `update_many`, `add_many`."""
         _need_instance(function, KeyedBatchFunction, "process_batches")
@@ -331,8 +331,8 @@ class ConnectedStreams:
         self._keys = keys
 
     def process(
-        self, function: CoProcessFunction, *, uid: Optional[str] = None, returns: Any = None,
-        name: Optional[str] = None, parallelism: Optional[int] = None, max_parallelism: Optional[int] = None,
+        self, function: CoProcessFunction, *, uid: str | None = None, returns: Any = None,
+        name: str | None = None, parallelism: int | None = None, max_parallelism: int | None = None,
     ) -> DataStream:  # fmt: skip
         """A CoProcessFunction, or a KeyedCoProcessFunction when both streams are keyed."""
         if self._keys is not None:
@@ -355,7 +355,7 @@ class ConnectedStreams:
         return DataStream(env, [(new, MAIN_OUTPUT)], out)
 
 
-EdgePlan = tuple[OperatorUid, str, int, Partitioning, Optional[KeySelector]]
+EdgePlan = tuple[OperatorUid, str, int, Partitioning, KeySelector | None]
 
 
 def add_operator(

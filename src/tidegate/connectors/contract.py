@@ -72,7 +72,7 @@ class SourceReader(ABC):
         """Continue each split at its position (None: at its beginning). Finished ones are never handed in."""
 
     @abstractmethod
-    def poll(self, deadline: float) -> Union[list[Any], pa.RecordBatch, None]:
+    def poll(self, deadline: float) -> list[Any] | pa.RecordBatch | None:
         """The next records in order, or None when there are none by `deadline`.
 
         Must return soon after the deadline (100 ms ahead at the most): checkpoints wait for it. Rows as a list, or one

@@ -171,7 +171,7 @@ def _chains(
 
 def _layers(graph: LogicalGraph, edges: list[Edge], chain_of: dict[OperatorUid, OperatorUid]) -> dict[OperatorUid, int]:
     """The layer of each chain head."""
-    layer = {head: 0 for head in set(chain_of.values())}
+    layer = dict.fromkeys(set(chain_of.values()), 0)
     for uid in graph.operators:
         for edge in edges:
             if edge.downstream == uid and chain_of[edge.upstream] != chain_of[uid]:

@@ -17,9 +17,9 @@ os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
 def _import_all() -> None:
     import numpy  # noqa: F401
     import pandas  # noqa: F401
-    import pyarrow  # noqa: F401
+    import pyarrow
     import pyarrow.compute  # noqa: F401
-    import pyspark.sql.pandas.serializers  # noqa: F401
+    import pyspark.sql.pandas.serializers
     import pyspark.worker  # noqa: F401
 
     import tidegate.task.main  # noqa: F401

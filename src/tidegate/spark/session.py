@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tidegate.errors import NotEnoughSlots, SparkSettingsError
+from tidegate.spark.jvm_output import start_jvm
 from tidegate.spark.pipelined import check_has_jvm
 from tidegate.spark.settings import COMFORT, SESSION, check_static, static_settings
 
@@ -30,15 +31,17 @@ def make_session(
         session = SparkSession.builder.getOrCreate()
         check_session(session)
         return session
-    if master is None or master == "local" or master.startswith("local[") and master.endswith("*]"):
+    if master is None or master == "local" or (master.startswith("local[") and master.endswith("*]")):
         master = f"local[{max(slots_needed * LOCAL_SPARE_FACTOR + 2, 16)}]"
-    builder = SparkSession.builder.appName(app).master(master)
-    for key, value in {**COMFORT, **static_settings(), **(extra or {})}.items():
-        builder = builder.config(key, value)
+    settings = {"spark.app.name": app, "spark.master": master, **COMFORT, **static_settings(), **(extra or {})}
     if master.startswith("local"):
-        builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         if "spark.pyspark.python" not in (extra or {}):
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    start_jvm(settings)
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
     session = builder.getOrCreate()
     quieten(session)
     check_session(session)

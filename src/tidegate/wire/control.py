@@ -176,14 +176,16 @@ def encode(message: FromSlot | ToSlot) -> bytes:
 
 def decode_from_slot(data: bytes) -> FromSlot:
     try:
-        return _from_slot.decode(data)
+        message: FromSlot = _from_slot.decode(data)
+        return message
     except msgspec.MsgspecError as error:
         raise ProtocolViolation(f"not a message from a slot: {error}") from error
 
 
 def decode_to_slot(data: bytes) -> ToSlot:
     try:
-        return _to_slot.decode(data)
+        message: ToSlot = _to_slot.decode(data)
+        return message
     except msgspec.MsgspecError as error:
         raise ProtocolViolation(f"not a message to a slot: {error}") from error
 

@@ -1,0 +1,62 @@
+"""The driver's JVM, started with its standard error in our hands. Driver.
+
+Two reasons: Spark and Java greet every start with lines that say nothing about the job, some of them before any logging
+setting is read; and what the user's functions print on a local executor comes out there, and must not run through a live
+display. Everything that is not a greeting is passed on, line by line, to tidegate.console.
+
+Leans on `launch_gateway(popen_kwargs=)` and `SparkContext._ensure_initialized(gateway=)` of PySpark.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterable, Mapping
+from typing import IO
+
+from tidegate.console import current_console
+
+_GREETINGS = re.compile(
+    r"WARNING: Using incubator modules: "
+    r"|Using Spark's default log4j profile: "
+    r'|Setting default log level to "'
+    r"|To adjust logging level use sc\.setLogLevel"
+    r"|\S+ \S+ WARN Utils: Your hostname, .* resolves to a loopback address"
+    r"|\S+ \S+ WARN Utils: Set SPARK_LOCAL_IP if you need to bind to another address"
+    r"|\S+ \S+ WARN NativeCodeLoader: Unable to load native-hadoop library"
+)
+
+
+def start_jvm(settings: Mapping[str, str]) -> None:
+    """Start the JVM for the session that is made next, with that session's settings. One that runs already is kept."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    conf = SparkConf()
+    for key, value in settings.items():
+        conf.set(key, value)
+    read_end, write_end = os.pipe()
+    stream = os.fdopen(read_end, encoding="utf-8", errors="replace")
+    reader = threading.Thread(target=_pass_on, args=(stream,), name="tidegate-jvm-output", daemon=True)
+    reader.start()
+    try:
+        gateway = launch_gateway(conf, popen_kwargs={"stderr": write_end})
+    except BaseException:
+        os.close(write_end)
+        reader.join(1.0)  # why it did not start stands in what it said
+        raise
+    os.close(write_end)
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+
+
+def without_greetings(lines: Iterable[str]) -> Iterable[str]:
+    return (line for line in lines if not _GREETINGS.match(line))
+
+
+def _pass_on(stream: IO[str]) -> None:
+    with stream:
+        for line in without_greetings(stream):
+            current_console().err(line if line.endswith("\n") else line + "\n")
