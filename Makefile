@@ -32,10 +32,12 @@ test: java $(READY) ## all of CI: check, then every test that is not slow
 	test $$checked = yes || { echo "the tests passed, but make check failed: see above" >&2; exit 1; }
 
 check: $(READY) ## quick: format, lint, types of protocol state storage wire, import rules
-	@echo "check: format"; $(PYTHON) -m ruff format --check --quiet . || { echo "run: make format" >&2; exit 1; }
-	@echo "check: lint"; $(PYTHON) -m ruff check --quiet .
-	@echo "check: types"; $(PYTHON) -m mypy --no-error-summary
-	@echo "check: import rules"; $(PYTHON) -m pytest -q tests/unit/test_import_rules.py
+	@failed=; \
+	echo "check: format"; $(PYTHON) -m ruff format --check --quiet . || failed="$$failed format"; \
+	echo "check: lint"; $(PYTHON) -m ruff check --quiet . || failed="$$failed lint"; \
+	echo "check: types"; $(PYTHON) -m mypy --no-error-summary || failed="$$failed types"; \
+	echo "check: import rules"; $(PYTHON) -m pytest -q tests/unit/test_import_rules.py || failed="$$failed import-rules"; \
+	test -z "$$failed" || { echo "make check failed:$$failed (make format repairs some of it)" >&2; exit 1; }
 
 format: $(READY) ## format the code and repair what the linter can repair
 	@$(PYTHON) -m ruff check --fix-only --quiet .

@@ -37,17 +37,17 @@ print_home() {
     found=$(find_java) && echo "${found#* }"
 }
 
+install_java() {
+    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then return 1; fi
+    say "installing Java with apt (about 200 MB)"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq >&2 || return 1
+    apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless >/dev/null ||
+        apt-get install -y -qq --no-install-recommends default-jre-headless >/dev/null
+}
+
 print_home && exit
-if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
-    say "Java $oldest or newer is needed: install one (Debian and Ubuntu: sudo apt-get install openjdk-17-jre-headless), or" \
-        "set JAVA_HOME to it, and run make again."
-    exit 1
-fi
-say "installing Java with apt (about 200 MB)"
-export DEBIAN_FRONTEND=noninteractive
-apt-get update -qq >&2
-apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless >/dev/null ||
-    apt-get install -y -qq --no-install-recommends default-jre-headless >/dev/null
-print_home && exit
-say "apt installed a Java that is older than $oldest: install a newer one, set JAVA_HOME to it, and run make again."
+install_java && print_home && exit
+say "Java $oldest or newer is needed: install one (Debian and Ubuntu: sudo apt-get install openjdk-17-jre-headless), or set" \
+    "JAVA_HOME to it, and run make again."
 exit 1

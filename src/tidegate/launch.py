@@ -179,4 +179,4 @@ def materialise_dataframes(plan: JobPlan, config: JobConfig) -> None:
         if isinstance(spec, SourceSpec) and hasattr(spec.source, "materialise"):
             if config.storage is None:
                 raise ConfigurationError("from_dataframe needs a storage: call env.checkpointing(storage=...)")
-            spec.source.materialise(config.storage)
+            spec.source.materialise(config.storage, resume=config.resume is not None)

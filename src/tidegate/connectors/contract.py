@@ -172,3 +172,10 @@ class Sink(ABC):
     def committer(self, context: WriterContext) -> Committer | None:
         """None: prepare returns nothing that needs a commit."""
         return None
+
+    def clean_up(self, job: str, uid: str, uncommitted: list[bytes]) -> None:
+        """Driver, before each attempt: remove what dead attempts have staged and nobody will commit.
+
+        `uncommitted` are the committables of the checkpoint that the attempt starts from: they must stay. Trouble is
+        logged and never stops the job.
+        """

@@ -345,6 +345,11 @@ def _has_field_names(records: RecordType) -> bool:
 # -- Parquet ------------------------------------------------------------------------------------------------------
 
 
+def open_parquet(file: Any) -> pq.ParquetFile:
+    """Spark's INT96 timestamps as microseconds: in pyarrow's nanoseconds the year 9999 silently becomes 1816."""
+    return pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
+
+
 class ParquetCursor(FileCursor):
     """Arrow batches of the declared columns. Other columns are not read."""
 
@@ -352,7 +357,7 @@ class ParquetCursor(FileCursor):
         self._type = record_type(self._settings.type)
         self._schema = self._type.schema
         try:
-            self._parquet = pq.ParquetFile(self._file)
+            self._parquet = open_parquet(self._file)
         except pa.ArrowException as error:
             raise ConnectorError(f"{self._path} is not a Parquet file ({error}).", path=self._path) from error
         found = self._parquet.schema_arrow

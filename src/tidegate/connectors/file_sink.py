@@ -80,6 +80,9 @@ class FileSink(Sink):
     def committer(self, context: WriterContext) -> Committer:
         return FileCommitter()
 
+    def clean_up(self, job: str, uid: str, uncommitted: list[bytes]) -> None:
+        sweep_staging(self.path, job, uid, {staged_name(committable) for committable in uncommitted})
+
 
 class FileCommittable(msgspec.Struct, frozen=True, rename={"version": "v", "size_bytes": "bytes"}):
     """All that a commit needs, as JSON. Whole paths: a job that is restarted with another folder still commits here."""

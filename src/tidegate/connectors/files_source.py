@@ -21,10 +21,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from tidegate.connectors.contract import JsonValue, ReaderContext, Source, SourceReader, Split
-from tidegate.connectors.file_formats import CURSORS, FileCursor, ReadSettings, check_readable
+from tidegate.connectors.file_formats import CURSORS, FileCursor, ReadSettings, check_readable, open_parquet
 from tidegate.connectors.local_paths import expand, local_path
 from tidegate.connectors.row_reader import OneByOneReader, Records, SplitCursor
 from tidegate.errors import ConfigurationError, ConnectorError
@@ -88,7 +86,8 @@ class Files(Source):
             raise ConfigurationError(
                 f"There are no Parquet files under {', '.join(self.paths)} to take the schema from. Give type=."
             )
-        return pq.read_schema(files[0]).remove_metadata()
+        with open_parquet(files[0]) as first:
+            return first.schema_arrow.remove_metadata()
 
     def _open(self, split: Split) -> SplitCursor:
         return _PinnedFile(split, CURSORS[self.format], self.settings)

@@ -128,12 +128,13 @@ class Attempt:
     connected: dict[SlotId, float] = field(default_factory=dict, init=False)  #: when each was last heard
     running: bool = field(default=False, init=False)
     _began: float = field(init=False)
+    _last_tick: float = field(init=False)
     _statistics: dict[int, CheckpointStatistics] = field(default_factory=dict, init=False)
     _triggered: dict[int, float] = field(default_factory=dict, init=False)
     _finishing: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self._began = self.clock()
+        self._began = self._last_tick = self.clock()
         self.scheduler = CheckpointScheduler(
             attempt=self.id,
             slots=frozenset(self.starts),
@@ -186,11 +187,15 @@ class Attempt:
     def request_checkpoint(self) -> None:
         self._decide(CheckpointRequested())
 
-    def tick(self) -> None:
-        """Time has passed."""
+    def tick(self, all_heard: bool = True) -> None:
+        """Time has passed. Silence counts only when everything that has arrived was heard."""
         if self.outcome is not None:
             return
         now = self.clock()
+        if now - self._last_tick > self.timeouts.heartbeat_s / 4:
+            # The driver itself was away (stopped, or a sleeping laptop): nobody could have been heard.
+            self.connected = dict.fromkeys(self.connected, now)
+        self._last_tick = now
         if len(self.connected) < len(self.starts) and now - self._began > self.timeouts.start_s:
             missing = sorted(set(self.starts) - set(self.connected))
             self.fail(
@@ -201,7 +206,7 @@ class Attempt:
             )
             return
         for slot, heard in self.connected.items():
-            if now - heard > self.timeouts.heartbeat_s and not self._finishing:
+            if all_heard and now - heard > self.timeouts.heartbeat_s and not self._finishing:
                 self.slot_lost(slot, f"silent for {self.timeouts.heartbeat_s:g} s")
                 return
         self._decide(TimePassed())

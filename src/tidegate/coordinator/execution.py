@@ -19,7 +19,14 @@ from tidegate.coordinator.job import AttemptInputs, JobEnded, JobRun, RestartIn
 from tidegate.coordinator.observing import JobStatus, StatusChanged
 from tidegate.coordinator.ports import CrashPoints
 from tidegate.coordinator.server import ControlServer
-from tidegate.errors import ConfigurationError, JobFailed, StorageError, TidegateError
+from tidegate.errors import (
+    CheckpointDamaged,
+    ConfigurationError,
+    JobFailed,
+    JobFolderInUse,
+    Superseded,
+    TidegateError,
+)
 from tidegate.ids import AttemptId, SlotId
 from tidegate.wire.control import FromSlot, ToDriver
 from tidegate.wire.handshake import Hello
@@ -110,12 +117,10 @@ class JobExecution:
         while True:
             try:
                 inputs = self._job.next_attempt()
-            except ConfigurationError:
-                raise
-            except StorageError as error:
-                if type(error) is not StorageError:  # damaged, in use: no retry can help
-                    raise
-                decision = self._job.attempt_ended(AttemptId(0, 0), AttemptEnded(error))  # type: ignore[arg-type]
+            except (ConfigurationError, CheckpointDamaged, JobFolderInUse, Superseded):
+                raise  # no retry can help
+            except TidegateError as error:
+                decision = self._job.attempt_ended(AttemptEnded(error))
             else:
                 if self._cancel_requested:
                     return self._job.canceled()
@@ -126,7 +131,7 @@ class JobExecution:
                     self._wait_for_slots()
                     continue
                 assert attempt.outcome is not None
-                decision = self._job.attempt_ended(inputs.id, attempt.outcome)
+                decision = self._job.attempt_ended(attempt.outcome)
             match decision:
                 case JobEnded():
                     return decision
@@ -166,8 +171,8 @@ class JobExecution:
         try:
             while attempt.outcome is None:
                 self._handle_next(attempt.next_wake())
-                if time.monotonic() >= attempt.next_wake() - 1e-4:
-                    attempt.tick()
+                if time.monotonic() >= attempt.next_wake() - 1e-4 or self._queue.empty():
+                    attempt.tick(all_heard=self._queue.empty())
                 if self._cancel_requested:
                     attempt.fail(JobFailed("canceled"))
             if isinstance(attempt.outcome, AttemptFinished):

@@ -10,20 +10,22 @@ Decides nothing about processes: its shell (coordinator/execution.py, or the in-
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Union
 
 from tidegate.config import JobConfig
+from tidegate.connectors.contract import Split
 from tidegate.coordinator.attempt import AttemptEnded, AttemptFinished, Outcome
 from tidegate.coordinator.observing import AttemptFailed, AttemptStarted, JobStatus, JobView, StatusChanged
 from tidegate.coordinator.ports import CrashPoints
 from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt
 from tidegate.coordinator.restoring import plan_start, stored_max_parallelism
-from tidegate.errors import StorageError, Superseded, TidegateError
+from tidegate.errors import StorageError, Superseded, TidegateError, UserCodeFailed
 from tidegate.graph.logical import LogicalGraph
-from tidegate.graph.plan import JobPlan, plan_job
-from tidegate.graph.specs import SourceSpec
+from tidegate.graph.plan import JobPlan, PlannedOperator, plan_job
+from tidegate.graph.specs import SinkSpec, SourceSpec
 from tidegate.ids import AttemptId, AttemptNumber, CheckpointId, Generation, SlotId
 from tidegate.storage.checkpoints import load_checkpoint, resolve
 from tidegate.storage.log import JobLog, Resume
@@ -90,6 +92,7 @@ class JobRun:
         self._log = JobLog(store, self._paths)
         self._strategy = config.restart.strategy(config.interval_s is not None)
         self._number = 0
+        self._attempt = AttemptId(Generation(0), AttemptNumber(0))
         self._next_id = CheckpointId(1)
         config.validate()
         resume: Resume | object = self._resume_point(config.resume)
@@ -138,14 +141,15 @@ class JobRun:
         if record.latest is not None:
             older = [pointer for pointer in record.retained if pointer != record.latest]
             metadata = load_checkpoint(self._store, record.latest, older)
+        self._number += 1
+        self._next_id = CheckpointId(max(self._next_id, record.next_checkpoint_id))
+        self._attempt = attempt = AttemptId(Generation(record.generation), AttemptNumber(self._number))
         discovered = {
-            operator.uid: operator.operator.spec.source.discover_splits(operator.parallelism)
+            operator.uid: _discover(operator)
             for operator in self.plan.operators
             if isinstance(operator.operator.spec, SourceSpec)
         }
-        self._number += 1
-        self._next_id = CheckpointId(max(self._next_id, record.next_checkpoint_id))
-        attempt = AttemptId(Generation(record.generation), AttemptNumber(self._number))
+        self._clean_up_sinks(metadata)
         restored_from = None if metadata is None else metadata.checkpoint
         inputs = AttemptInputs(
             id=attempt,
@@ -158,18 +162,30 @@ class JobRun:
         self._status(JobStatus.INITIALIZING, f"attempt {attempt}")
         return inputs
 
+    def _clean_up_sinks(self, metadata: CheckpointMetadata | None) -> None:
+        """No attempt is running, so what is staged and not in the checkpoint belongs to nobody."""
+        subtasks = [] if metadata is None else [subtask for slot in metadata.slots for subtask in slot.subtasks]
+        for operator in self.plan.operators:
+            spec = operator.operator.spec
+            if isinstance(spec, SinkSpec):
+                kept = [c.payload for subtask in subtasks for c in subtask.committables if c.uid == operator.uid]
+                try:
+                    spec.sink.clean_up(self.plan.job, operator.uid, kept)
+                except Exception as error:
+                    log.warning("what dead attempts left behind at %s was not removed: %s", operator.operator, error)
+
     def used_ids_below(self, next_id: CheckpointId) -> None:
         """Ids that an attempt has given out are not given out again."""
         self._next_id = CheckpointId(max(self._next_id, next_id))
 
-    def attempt_ended(self, attempt: AttemptId, outcome: Outcome) -> Decision:
+    def attempt_ended(self, outcome: Outcome) -> Decision:
         match outcome:
             case AttemptFinished():
                 self._status(JobStatus.FINISHED, "")
                 return JobEnded(JobStatus.FINISHED, None)
             case AttemptEnded(error, permanent):
                 delay = None if permanent else self._strategy.delay_after_failure(self._clock(), self._jitter())
-                self.view.publish(AttemptFailed(attempt, str(error), delay, self._wall_clock()))
+                self.view.publish(AttemptFailed(self._attempt, str(error), delay, self._wall_clock()))
                 if delay is None:
                     return self.fail(error)
                 self._status(JobStatus.RESTARTING, f"in {delay:.1f} s: {str(error).splitlines()[0]}")
@@ -198,3 +214,21 @@ class JobRun:
 
     def _status(self, status: JobStatus, detail: str) -> None:
         self.view.publish(StatusChanged(status, detail, self._wall_clock()))
+
+
+def _discover(operator: PlannedOperator) -> list[Split]:
+    """The splits there are now. The source's trouble is the user's to see, and may pass: it is retried."""
+    spec = operator.operator.spec
+    assert isinstance(spec, SourceSpec)
+    try:
+        return spec.source.discover_splits(operator.parallelism)
+    except TidegateError:
+        raise
+    except Exception as error:
+        raise UserCodeFailed(
+            f"{type(error).__name__}: {error}\n  in discover_splits of {operator.operator}",
+            operator=operator.operator.name,
+            uid=operator.uid,
+            user_line=str(operator.operator.line),
+            cause="".join(traceback.format_exception(error)),
+        ) from error

@@ -33,6 +33,10 @@ Data: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
 CLOUD_SCHEMES = frozenset({"s3", "s3a", "gs", "az", "azure", "abfs", "abfss"})
 
 
+class StorageNotShared(StorageError):
+    """The executors do not see what the driver writes. No retry can help."""
+
+
 class StorageNotFound(StorageError):
     """There is no object at this path. Field: uri."""
 
@@ -185,7 +189,7 @@ def write_probe(store: ObjectStore, job: str) -> str:
 def read_probe(store: ObjectStore, path: str) -> None:
     """Executor, before anything else: prove that this machine sees what the driver wrote.
 
-    :raises StorageError: when it does not.
+    :raises StorageNotShared: when it does not.
     """
     token = path.rpartition("/")[2]
     try:
@@ -193,7 +197,7 @@ def read_probe(store: ObjectStore, path: str) -> None:
     except StorageNotFound:
         found = b""
     if found != token.encode():
-        raise StorageError(
+        raise StorageNotShared(
             f"the checkpoint storage {store.location} is not shared: this executor cannot see {store.uri(path)}, "
             "which the driver has just written. Use a storage that the driver and all executors share (s3://, gs://, "
             "az://, or a path on a network file system mounted at the same place everywhere).",

@@ -131,10 +131,16 @@ class Commits:
                         sink,
                         CommitLost(
                             f"sink {sink.uid!r}, subtask {sink.subtask}: what was prepared for checkpoint "
-                            f"{committable.checkpoint} is neither committed nor committable any more. Look at the sink "
-                            "before you go on: output is missing. The job does not restart by itself."
+                            f"{committable.checkpoint} is neither committed nor committable any more. "
+                            f"{_reason_of(sink)}Look at the sink before you go on: output is missing. The job does not "
+                            "restart by itself."
                         ),
                         committable.checkpoint,
                     )
         sink.forget(done)
         return retry
+
+
+def _reason_of(sink: SinkOperator) -> str:
+    reason = "" if sink.committer is None else sink.committer.lost_reason
+    return f"{reason} " if reason else ""

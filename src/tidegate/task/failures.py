@@ -6,6 +6,7 @@ import os
 import traceback
 
 from tidegate.errors import CheckpointDamaged, CommitLost, ConfigurationError, ProtocolViolation, StorageError
+from tidegate.storage.store import StorageNotShared
 from tidegate.task.operators.base import OperatorFailed
 from tidegate.wire.control import SlotFailed
 
@@ -21,7 +22,7 @@ def describe_failure(error: BaseException) -> SlotFailed:
     match cause:
         case CommitLost():
             kind = "commit_lost"
-        case ConfigurationError() | CheckpointDamaged():
+        case ConfigurationError() | CheckpointDamaged() | StorageNotShared():
             kind = "permanent"
         case ProtocolViolation() | StorageError():
             kind = "internal"

@@ -65,6 +65,10 @@ from tidegate.wire.frame import Frame, FrameSeal, Kind
 from tidegate.wire.records import decode_records
 
 
+#: An idle slot has time for small frames: it sends that many times in one buffer timeout.
+IDLE_SENDS_PER_TIMEOUT = 4
+
+
 @dataclass(frozen=True, slots=True)
 class SlotSettings:
     """Bounds and times of a slot."""
@@ -175,6 +179,7 @@ class Slot:
         self._said_ended = False
         self._finish_requested = False
         self._last_flush = float("-inf")
+        self._idle_gap_s = self.settings.buffer_timeout_s / IDLE_SENDS_PER_TIMEOUT
         self._triggered_at: dict[CheckpointId, float] = {}
         self._alignment_began = 0.0
         self._source_turn = 0
@@ -209,10 +214,9 @@ class Slot:
         return False
 
     def flush_if_due(self, idle: bool) -> None:
-        """Send what waits in buffers: when idle and the last send is long enough ago, or when it is overdue."""
-        now = self._clock()
+        """Send what waits in buffers: when it is overdue, or soon when there is nothing else to do."""
         if self._is_dirty():
-            if now - self._last_flush >= self.settings.buffer_timeout_s:
+            if self._clock() - self._last_flush >= (self._idle_gap_s if idle else self.settings.buffer_timeout_s):
                 self.flush()
         elif idle and self.outbox.needs_flush:
             self.outbox.send_flushes()
@@ -228,7 +232,7 @@ class Slot:
         """When the loop must turn again, even if nothing arrives."""
         times = []
         if self._is_dirty():
-            times.append(self._last_flush + self.settings.buffer_timeout_s)
+            times.append(self._last_flush + self._idle_gap_s)
         if self._commits.retry_at is not None:
             times.append(self._commits.retry_at)
         return min(times, default=None)

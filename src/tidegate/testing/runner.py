@@ -16,10 +16,10 @@ from typing import Any
 from tidegate.api.environment import StreamEnvironment
 from tidegate.config import JobConfig
 from tidegate.connectors.collect_sink import CollectedResults
-from tidegate.coordinator.attempt import Attempt, Timeouts
-from tidegate.coordinator.job import AttemptInputs, JobEnded, JobRun, RestartIn
+from tidegate.coordinator.attempt import Attempt, AttemptEnded, AttemptFinished, Timeouts
+from tidegate.coordinator.job import AttemptInputs, Decision, JobEnded, JobRun, RestartIn
 from tidegate.coordinator.observing import JobStatus, JobView
-from tidegate.errors import JobFolderInUse, TidegateError
+from tidegate.errors import CheckpointDamaged, ConfigurationError, JobFolderInUse, Superseded, TidegateError
 from tidegate.ids import SlotId
 from tidegate.launch import collected_results, slot_settings
 from tidegate.storage.store import ObjectStore, open_store
@@ -37,6 +37,10 @@ CHANNEL_ROWS = 8  #: Spark's credit: a slot whose outbox cannot be emptied does 
 
 class Stuck(AssertionError):
     """Nothing can happen any more, or too much has: a deadlock or a livelock."""
+
+
+class AllDriversDied(Stuck):
+    """As many drivers have crashed as the run was given. What the last one left in storage can be resumed."""
 
 
 @dataclass(slots=True)
@@ -102,6 +106,7 @@ class InProcessRun:
         storage: str | None = None,
         max_drivers: int = 10,
         zombies: bool = True,
+        store: ObjectStore | None = None,
     ) -> None:
         self._env = env
         self._random = random.Random(seed)
@@ -109,7 +114,7 @@ class InProcessRun:
         self._clock = ManualClock()
         uri = storage or env._config.storage or f"memory://run-{seed}-{self._random.getrandbits(48):x}"
         self._config: JobConfig = replace(env.config(), storage=uri)
-        self._store = open_store(uri)
+        self._store = open_store(uri) if store is None else store
         self._max_drivers = max_drivers
         self._zombies_allowed = zombies
         self._zombies: list[_Process] = []
@@ -124,7 +129,7 @@ class InProcessRun:
         while True:
             drivers += 1
             if drivers > self._max_drivers:
-                raise Stuck(f"{self._max_drivers} drivers died")
+                raise AllDriversDied(f"{self._max_drivers} drivers died")
             config = self._config if drivers == 1 else replace(self._config, resume="latest")
             try:
                 ended = self._run_driver(config)
@@ -164,20 +169,27 @@ class InProcessRun:
             self._collected.expect(uid, record_type)
         try:
             job.begin()
-        except JobFolderInUse as error:
-            finished = job.recorder.log.last is not None and job.recorder.log.last.finished
-            return JobEnded(JobStatus.FINISHED, None) if finished else JobEnded(JobStatus.FAILED, error)
-        try:
             while True:
-                inputs = job.next_attempt()
-                outcome = self._run_attempt(job, inputs)
-                match job.attempt_ended(inputs.id, outcome):
+                match self._next_decision(job):
                     case JobEnded() as ended:
                         return ended
                     case RestartIn(seconds):
                         self._clock.advance(seconds)
+        except JobFolderInUse as error:
+            finished = job.recorder.log.last is not None and job.recorder.log.last.finished
+            return JobEnded(JobStatus.FINISHED, None) if finished else JobEnded(JobStatus.FAILED, error)
         except TidegateError as error:
             return job.fail(error)
+
+    def _next_decision(self, job: JobRun) -> Decision:
+        """One attempt. As in coordinator/execution.py, storage that does not answer is a failure like any other."""
+        try:
+            inputs = job.next_attempt()
+        except (ConfigurationError, CheckpointDamaged, JobFolderInUse, Superseded):
+            raise
+        except TidegateError as error:
+            return job.attempt_ended(AttemptEnded(error))
+        return job.attempt_ended(self._run_attempt(job, inputs))
 
     def _run_attempt(self, job: JobRun, inputs: AttemptInputs) -> Any:
         self._attempts += 1
@@ -277,7 +289,27 @@ class _AttemptRun:
         # An ended attempt's last log record may still be on its way; the product waits for it too.
         while self._storing.jobs:
             self._storing.jobs.popleft()()
+        if isinstance(self.attempt.outcome, AttemptFinished):
+            self._wind_down()
         return self.attempt.outcome
+
+    def _wind_down(self) -> None:
+        """FINISHED stands in the log: the slots hear it and end, layer by layer, as Spark's tasks do."""
+        for id, process in sorted(self.processes.items()):
+            if not process.alive:
+                continue
+            while process.link.to_slot:
+                self._tell(process)
+            for (_, receiver), rows in self._channels.items():
+                while receiver == id and rows:
+                    process.slot.mailbox.put_frame(decode_frame(self._seal, memoryview(rows.popleft())))
+                    process.slot.turn(0.0)
+            process.slot.mailbox.end_input()
+            while not process.slot.finished:
+                self._run.count_action()
+                process.slot.turn(0.0)
+            process.slot.close()
+            process.alive = False
 
     # -- what can happen ----------------------------------------------------------------------------------------------
 
@@ -404,9 +436,13 @@ def run_in_process(
     crashes: list[Crash] | None = None,
     storage: str | None = None,
     zombies: bool = True,
+    store: ObjectStore | None = None,
 ) -> RunResult:
-    """Run the job of `env` to its end in this process. The same seed gives the same run."""
-    return InProcessRun(env, seed, crashes, storage, zombies=zombies).run()
+    """Run the job of `env` to its end in this process. The same seed gives the same run.
+
+    `store` is used in place of what the storage's address names: a FlakyStore around it, say.
+    """
+    return InProcessRun(env, seed, crashes, storage, zombies=zombies, store=store).run()
 
 
-__all__ = ["RunResult", "Stuck", "run_in_process"]
+__all__ = ["AllDriversDied", "InProcessRun", "RunResult", "Stuck", "run_in_process"]

@@ -1,0 +1,126 @@
+"""The command line: `tidegate run job.py ...`. Driver."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from tidegate import __version__
+
+_DESCRIPTION = "Stateful stream jobs in Python on Spark, with Flink's checkpoint barriers."
+_RUN_EPILOG = """\
+exit codes:
+  0    the program has ended, and its jobs with it
+  1    a job, or the program, failed
+  2    the settings or the program are wrong; nothing has run
+  130  interrupted: the job was canceled
+
+Settings go over the program's own; later ones win: --config, then -D, then the options above.
+Keys are Flink's (execution.checkpointing.interval=10s); spark.* keys go to Spark. All are in docs/configuration.md.
+"""
+_WITH_VALUE = {"-m", "--master", "-p", "--parallelism", "-D", "--config"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The `tidegate` command; gives the exit code."""
+    parser = argparse.ArgumentParser(prog="tidegate", description=_DESCRIPTION)
+    parser.add_argument("--version", action="version", version=f"tidegate {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="command")
+    _add_run(commands)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["run"]:
+        given, program_arguments = _split_at_program(given)
+        options = parser.parse_args(given)
+        return _run(options, program_arguments)
+    options = parser.parse_args(given)
+    if options.command is None:
+        parser.print_help()
+        return 2
+    return 0
+
+
+def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    run = commands.add_parser(
+        "run",
+        help="run a program with its jobs",
+        description="Run a program as it is, with settings over its own and a live display of its jobs.",
+        epilog=_RUN_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="tidegate run [options] job.py [arguments of the program ...]",
+    )
+    run.add_argument("program", metavar="job.py", help="what follows it are the program's own arguments")
+    run.add_argument(
+        "-m", "--master", metavar="URL", help="Spark's master, like spark://host:7077; default: this machine"
+    )
+    run.add_argument("-p", "--parallelism", metavar="N", help="subtasks of each operator that has no number of its own")
+    run.add_argument(
+        "--resume",
+        nargs="?",
+        const="latest",
+        metavar="CHECKPOINT",
+        help="continue from the newest checkpoint, from chk-N, or from a checkpoint's path",
+    )
+    run.add_argument(
+        "-D",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting; can be given many times",
+    )
+    run.add_argument(
+        "--config", metavar="FILE", help='settings from a file: "key: value" as in Flink\'s config.yaml, or key=value'
+    )
+    run.add_argument("--plain", action="store_true", help="no live display: a line for each thing that happens")
+    run.add_argument("--quiet", action="store_true", help="show only what the job prints, and errors")
+    run.add_argument("--version", action="version", version=f"tidegate {__version__}")
+
+
+def _split_at_program(given: list[str]) -> tuple[list[str], list[str]]:
+    """The arguments up to the program, and the program's own. A --resume right before the program has no value."""
+    options: list[str] = []
+    position = 0
+    while position < len(given):
+        argument = given[position]
+        following = given[position + 1] if position + 1 < len(given) else ""
+        if argument == "--resume" and (following.startswith("-") or following.endswith(".py") or not following):
+            options.append("--resume=latest")
+        elif argument in _WITH_VALUE or argument == "--resume":
+            options += given[position : position + 2]
+            position += 1
+        else:
+            options.append(argument)
+            if position > 0 and not argument.startswith("-"):
+                return options, given[position + 1 :]
+        position += 1
+    return options, []
+
+
+def _run(options: argparse.Namespace, program_arguments: list[str]) -> int:
+    # PySpark and pyarrow are imported below this line: --help and mistakes in the options must not wait for them.
+    from tidegate.cli.config_file import read_config_file
+    from tidegate.cli.run import EXIT_CONFIGURATION, RunRequest, run, say_error
+    from tidegate.cli.settings import Setting, overrides_of, setting_of
+    from tidegate.errors import ConfigurationError
+
+    named = {
+        "--master": ("tidegate.master", options.master),
+        "--parallelism": ("parallelism.default", options.parallelism),
+        "--resume": ("execution.state-recovery.path", options.resume),
+    }
+    try:
+        settings = [] if options.config is None else read_config_file(options.config)
+        settings += [setting_of(text) for text in options.settings]
+        settings += [Setting(key, value, origin) for origin, (key, value) in named.items() if value is not None]
+        overrides = overrides_of(settings)
+    except ConfigurationError as error:
+        say_error(str(error))
+        return EXIT_CONFIGURATION
+    code = run(RunRequest(options.program, tuple(program_arguments), overrides, options.quiet, options.plain))
+    sys.stdout.flush()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""Values as Flink writes them in its configuration: durations, memory sizes, numbers, flags. Pure.
+
+Each reader takes (text, where) and gives a value, or raises a ConfigurationError that begins with `where`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from tidegate.durations import seconds
+from tidegate.errors import ConfigurationError
+
+Reader = Callable[[str, str], Any]
+
+INFINITE = 2**31 - 1  #: Java's largest int, which Flink's users write for "no limit"
+_SIZE = re.compile(r"(\d+)\s*([a-z]*)", re.IGNORECASE)
+_SIZE_UNITS = {
+    "": 1, "b": 1, "bytes": 1,
+    "k": 1 << 10, "kb": 1 << 10, "kibibytes": 1 << 10,
+    "m": 1 << 20, "mb": 1 << 20, "mebibytes": 1 << 20,
+    "g": 1 << 30, "gb": 1 << 30, "gibibytes": 1 << 30,
+    "t": 1 << 40, "tb": 1 << 40, "tebibytes": 1 << 40,
+}  # fmt: skip
+
+
+def duration(text: str, where: str) -> float:
+    """Seconds. A bare number is in milliseconds: Flink reads it so, and its users' files are full of them."""
+    return seconds(f"{text} ms" if text.strip().isdecimal() else text, where)
+
+
+def size(text: str, where: str) -> int:
+    """Bytes. As in Flink, a kb is 1024 bytes."""
+    match = _SIZE.fullmatch(text.strip())
+    unit = _SIZE_UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise ConfigurationError(
+            f'{where}: {text!r} is no memory size. Write a number and a unit, like "20 kb" or "2mb".'
+        )
+    return int(match[1]) * unit
+
+
+def positive(text: str, where: str) -> int:
+    number = count(text, where)
+    if number < 1:
+        raise ConfigurationError(f"{where}: must be at least 1, not {number}")
+    return number
+
+
+def count(text: str, where: str) -> int:
+    if not text.strip().isdecimal():
+        raise ConfigurationError(f"{where}: {text!r} is no whole number")
+    return int(text)
+
+
+def limit(text: str, where: str) -> int | None:
+    """A count, or None for no limit."""
+    if text.strip().lower() == "infinite":
+        return None
+    number = count(text, where)
+    return None if number >= INFINITE else number
+
+
+def number(text: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ConfigurationError(f"{where}: {text!r} is no number") from None
+    if not 0 <= value < float("inf"):
+        raise ConfigurationError(f"{where}: {text!r} must be a number from 0 on")
+    return value
+
+
+def flag(text: str, where: str) -> bool:
+    match text.strip().lower():
+        case "true":
+            return True
+        case "false":
+            return False
+    raise ConfigurationError(f"{where}: {text!r} is neither true nor false")
+
+
+def word(text: str, where: str) -> str:
+    if not text.strip():
+        raise ConfigurationError(f"{where}: the value is empty")
+    return text.strip()
+
+
+def restart_kind(text: str, where: str) -> str:
+    kinds = {
+        "none": "none", "off": "none", "disable": "none",
+        "fixed-delay": "fixed-delay", "fixeddelay": "fixed-delay",
+        "failure-rate": "failure-rate", "failurerate": "failure-rate",
+        "exponential-delay": "exponential-delay", "exponentialdelay": "exponential-delay",
+    }  # fmt: skip
+    kind = kinds.get(text.strip().lower())
+    if kind is None:
+        raise ConfigurationError(
+            f"{where}: {text!r} is no restart strategy: use exponential-delay, fixed-delay, failure-rate or none"
+        )
+    return kind

@@ -1,0 +1,114 @@
+"""The display of `tidegate run` where nobody watches a terminal: a line for each thing that happens, on standard error.
+
+Standard output belongs to the job. Checkpoints are summed up, at most every ten seconds. Driver; called in the
+coordinator's thread, so it only writes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tidegate.cli.wording import counted, how_big, how_long
+from tidegate.client import JobClient
+from tidegate.config import JobConfig
+from tidegate.coordinator.observing import (
+    AttemptFailed,
+    AttemptStarted,
+    CheckpointChanged,
+    CheckpointStatistics,
+    CheckpointStatus,
+    JobEvent,
+    JobStatus,
+    StatusChanged,
+)
+from tidegate.graph.plan import JobPlan
+
+SUMMARY_EVERY_S = 10.0
+
+
+@dataclass(slots=True)
+class PlainDisplay:
+    """Implements api.overrides.Onlooker."""
+
+    write: Callable[[str], object]
+    clock: Callable[[], float] = time.time
+
+    def launching(self, draft: JobPlan, config: JobConfig) -> None:
+        where = config.master or "this machine"
+        self._say(draft.job, f"starting Spark for {counted(len(draft.slots), 'slot')} on {where}")
+
+    def launched(self, client: JobClient, plan: JobPlan) -> None:
+        job = PlainJob(say=lambda text: self._say(client.name, text), clock=self.clock)
+        client.view.subscribe(job.on)
+
+    def _say(self, job: str, text: str) -> None:
+        at = time.strftime("%H:%M:%S", time.localtime(self.clock()))
+        self.write(f"{at} {job}: {text}\n")
+
+
+@dataclass(slots=True)
+class PlainJob:
+    """What is said of one job."""
+
+    say: Callable[[str], None]
+    clock: Callable[[], float]
+    _restored_from: int | None = None
+    _completed: int = 0
+    _failed: int = 0
+    _latest: CheckpointStatistics | None = None
+    _summed_up: tuple[int, int] = (0, 0)
+    _summary_at: float = field(default=float("-inf"))
+
+    def on(self, event: JobEvent) -> None:
+        match event:
+            case AttemptStarted(_, restored_from, _):
+                self._restored_from = restored_from
+            case StatusChanged(JobStatus.RESTARTING, _, _):
+                pass  # said with the failure
+            case StatusChanged(status, detail, _):
+                if status.is_terminal:
+                    self._sum_up()
+                self._status(status, detail)
+            case AttemptFailed(attempt, error, restart_in_s, _):
+                self.say(f"attempt {attempt} failed: {error.strip()}")
+                if restart_in_s is not None:
+                    self.say(f"RESTARTING in {restart_in_s:.1f} s")
+            case CheckpointChanged(statistics):
+                self._checkpoint(statistics)
+            case _:
+                pass  # heartbeats
+
+    def _status(self, status: JobStatus, detail: str) -> None:
+        if status is JobStatus.INITIALIZING and self._restored_from is not None:
+            detail += f", from checkpoint {self._restored_from}"
+        if status is JobStatus.FAILED:
+            detail = ""  # said with the failure, and again by the error
+        self.say(f"{status.value} ({detail})" if detail else status.value)
+
+    def _checkpoint(self, statistics: CheckpointStatistics) -> None:
+        match statistics.status:
+            case CheckpointStatus.COMPLETED:
+                self._completed += 1
+                self._latest = statistics
+            case CheckpointStatus.FAILED:
+                self._failed += 1
+            case CheckpointStatus.IN_PROGRESS:
+                return
+        if self.clock() - self._summary_at >= SUMMARY_EVERY_S:
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        if (self._completed, self._failed) == self._summed_up:
+            return
+        self._summed_up = (self._completed, self._failed)
+        self._summary_at = self.clock()
+        parts = [f"{counted(self._completed, 'checkpoint')} completed"]
+        if self._failed:
+            parts.append(f"{self._failed} failed")
+        if self._latest is not None:
+            latest = self._latest
+            duration, size = how_long(latest.duration_s or 0.0), how_big(latest.size_bytes)
+            parts.append(f"latest {latest.checkpoint}: {duration}, {size}")
+        self.say(", ".join(parts))

@@ -1,0 +1,206 @@
+"""`tidegate run job.py`: the user's program as it is, with settings over its own and a display. Driver.
+
+The program runs as __main__ in this process, so that `python job.py` and `tidegate run job.py` are the same job. Jobs that it
+has started and not waited for are waited for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import runpy
+import shlex
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+
+from rich.console import Console
+from rich.text import Text
+
+from tidegate.api.overrides import Onlooker, overriding, watched_by
+from tidegate.cli.display import LiveDisplay
+from tidegate.cli.failures import describe_error, format_program_error
+from tidegate.cli.plain import PlainDisplay
+from tidegate.cli.settings import ConfigOverrides
+from tidegate.client import JobClient
+from tidegate.config import JobConfig
+from tidegate.errors import ConfigurationError, JobFolderInUse, KeyTypeError, TidegateError
+from tidegate.graph.plan import JobPlan
+
+EXIT_FINISHED = 0
+EXIT_FAILED = 1
+EXIT_CONFIGURATION = 2
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What the command line asks for."""
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    overrides: ConfigOverrides = field(default_factory=ConfigOverrides)
+    quiet: bool = False
+    plain: bool = False
+
+
+def run(request: RunRequest) -> int:
+    """Run the program; the exit code says how it ended."""
+    script = os.path.abspath(request.script)
+    if not os.path.isfile(script):
+        say_error(f"there is no program {request.script}")
+        return EXIT_CONFIGURATION
+    jobs = _Jobs()
+    prepare_process(script, request)
+    try:
+        with ExitStack() as around:
+            around.enter_context(_notices())
+            interrupted = around.enter_context(_shown(request, jobs))
+            around.enter_context(_interrupts(interrupted))
+            around.enter_context(overriding(request.overrides))
+            around.enter_context(watched_by(jobs))
+            runpy.run_path(script, run_name="__main__")
+            jobs.wait()
+    except TidegateError as error:
+        say_error(describe_error(error))
+        return exit_code_of(error)
+    except KeyboardInterrupt:
+        say_error(
+            "interrupted; the job is canceled. --resume continues from its newest checkpoint."
+            if jobs.clients
+            else "interrupted"
+        )
+        return EXIT_INTERRUPTED
+    except SystemExit as end:
+        return _exit_code(end)
+    except BaseException as error:
+        sys.stderr.write(format_program_error(error, script))
+        return EXIT_FAILED
+    return EXIT_FINISHED
+
+
+def exit_code_of(error: TidegateError) -> int:
+    """2 where nothing has run because the program or its settings are wrong, else 1."""
+    is_configuration = isinstance(error, (ConfigurationError, JobFolderInUse, KeyTypeError))
+    return EXIT_CONFIGURATION if is_configuration else EXIT_FAILED
+
+
+def say_error(text: str) -> None:
+    _say("error", "bold red", text)
+
+
+def prepare_process(script: str, request: RunRequest) -> None:
+    """As Python itself would start the program; and what executors on this machine need to find its modules."""
+    folder = os.path.dirname(script)
+    sys.argv = [request.script, *request.arguments]
+    sys.path.insert(0, folder)
+    inherited = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = folder if not inherited else folder + os.pathsep + inherited
+    if request.overrides.spark:
+        given = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
+        pairs = [f"--conf {shlex.quote(f'{key}={value}')}" for key, value in request.overrides.spark.items()]
+        os.environ["PYSPARK_SUBMIT_ARGS"] = " ".join([*pairs, given])
+
+
+@dataclass(slots=True)
+class _Jobs:
+    """All jobs that the program starts. Implements Onlooker; passes on to the display."""
+
+    display: Onlooker | None = None
+    clients: list[JobClient] = field(default_factory=list)
+
+    def launching(self, draft: JobPlan, config: JobConfig) -> None:
+        if self.display is not None:
+            self.display.launching(draft, config)
+
+    def launched(self, client: JobClient, plan: JobPlan) -> None:
+        self.clients.append(client)
+        if self.display is not None:
+            self.display.launched(client, plan)
+
+    def wait(self) -> None:
+        """For those that the program has left running."""
+        for client in self.clients:
+            if not client.status.is_terminal:
+                client.wait(cancel_on_interrupt=True)
+
+
+@contextmanager
+def _shown(request: RunRequest, jobs: _Jobs) -> Iterator[Callable[[], None]]:
+    """With the display that fits; gives what to call when the user interrupts."""
+    if request.quiet:
+        yield lambda: None
+    elif sys.stdout.isatty() and not request.plain:
+        live = LiveDisplay(Console(file=sys.stdout, highlight=False))
+        jobs.display = live
+        with live.showing():
+            yield live.interrupted
+    else:
+        jobs.display = PlainDisplay(lambda text: sys.stderr.write(text))
+        yield lambda: None
+
+
+@contextmanager
+def _interrupts(interrupted: Callable[[], None]) -> Iterator[None]:
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        interrupted()
+        raise KeyboardInterrupt
+
+    def on_terminate(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(EXIT_TERMINATED)  # so that the terminal is left in order
+
+    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
+    signal.signal(signal.SIGINT, on_interrupt)
+    signal.signal(signal.SIGTERM, on_terminate)
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _notices() -> Iterator[None]:
+    """Warnings and our log as single lines. A program that sets up logging itself keeps what it has set up."""
+    show, handler, logger = warnings.showwarning, _NoticeHandler(logging.WARNING), logging.getLogger("tidegate")
+    warnings.showwarning = _show_warning
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
+        logger.removeHandler(handler)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    _say("warning", "bold yellow", str(message))
+
+
+class _NoticeHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            _say("warning" if record.levelno < logging.ERROR else "error", "bold yellow", self.format(record))
+
+
+def _say(kind: str, style: str, text: str) -> None:
+    """On standard error, as it is at the moment: the display may stand before it."""
+    if sys.stderr.isatty():
+        console = Console(file=sys.stderr, highlight=False)
+        console.print(Text.assemble((f"{kind}: ", style), text), soft_wrap=True)
+    else:
+        sys.stderr.write(f"{kind}: {text}\n")
+
+
+def _exit_code(end: SystemExit) -> int:
+    """As Python does it."""
+    if end.code is None:
+        return EXIT_FINISHED
+    if isinstance(end.code, int):
+        return end.code
+    sys.stderr.write(f"{end.code}\n")
+    return EXIT_FAILED

@@ -1,0 +1,58 @@
+"""Crash points that are hit one after another: the second is armed by the first, so "twice in a row" and "while it recovers
+from that" can be said."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import cloudpickle
+
+from tidegate.ids import SlotId
+from tidegate.testing.crash_points import Crash
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the executors cannot import the tests
+
+
+class CrashesInOrder:
+    """Crash k of the list is armed when the crashes before it have happened; whoever reaches it gets the signal.
+
+    `folder` is shared by all processes of the test. A crash's `nth` counts in one process, from its arming.
+    """
+
+    def __init__(self, folder: str | Path, crashes: list[Crash], signal_name: str = "SIGKILL") -> None:
+        self._folder = str(folder)
+        self._crashes = [crash for crash in crashes for _ in range(crash.times)]
+        self._signal = signal.Signals[signal_name]
+        self._armed = -1
+        self._hits = 0
+
+    def reach(self, point: str, slot: SlotId | None = None, checkpoint: int | None = None) -> None:
+        armed = self.happened_count()
+        if armed != self._armed:
+            self._armed, self._hits = armed, 0
+        if armed == len(self._crashes) or not self._crashes[armed].fits(point, slot):
+            return
+        self._hits += 1
+        if self._hits >= self._crashes[armed].nth and self._claim(armed, f"{point} {slot} {checkpoint} {os.getpid()}"):
+            os.kill(os.getpid(), self._signal)
+
+    def happened_count(self) -> int:
+        count = 0
+        while count < len(self._crashes) and os.path.exists(self._claim_file(count)):
+            count += 1
+        return count
+
+    def _claim(self, number: int, text: str) -> bool:
+        try:
+            handle = os.open(self._claim_file(number), os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        except FileExistsError:
+            return False
+        os.write(handle, text.encode())
+        os.close(handle)
+        return True
+
+    def _claim_file(self, number: int) -> str:
+        return f"{self._folder}/crash-{number:03}"

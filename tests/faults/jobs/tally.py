@@ -1,0 +1,225 @@
+"""The job of all fault tests, and its driver as a program of its own: `python -m faults.jobs.tally '<settings as JSON>'`.
+
+    readings (16 sources) -> key_by source: the n-th of its source -> key_by bucket: the m-th of its bucket -> files
+
+Three layers of two slots each. Both counts live in keyed state and travel in the committed rows, so state that is lost,
+applied twice or restored from the wrong moment shows in the files. What the driver sees is printed, a JSON object a line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+import tidegate as tg
+from faults.jobs.crashes import CrashesInOrder
+from faults.jobs.faulty import FaultyFileSink, trip
+from tidegate.errors import TidegateError
+from tidegate.testing.crash_points import Crash
+
+if TYPE_CHECKING:
+    from tidegate.client import JobClient
+    from tidegate.coordinator.observing import JobEvent
+
+SOURCES = 16
+BUCKETS = 10
+LAYERS = 3
+PARALLELISM = 2
+SLOTS = LAYERS * PARALLELISM
+
+if __name__ != "__main__":  # the executors cannot import the tests
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Everything about one run. Given to a driver program as JSON."""
+
+    name: str
+    folder: str  #: checkpoints, output and notes, each in a folder of its own
+    readings: int = 300  #: of each source
+    rate: float = 2400.0  #: readings a second, of all sources
+    every: str = "200ms"
+    crashes: list[Crash] = dataclasses.field(default_factory=list)
+    signal: str = "SIGKILL"  #: what happens at a crash point
+    heartbeat_s: float = 30.0
+    trips: bool = False  #: every user method raises once
+    resume: str | None = None
+    master: str | None = None
+    spark_conf: dict[str, str] = dataclasses.field(default_factory=dict)
+    gateway: tuple[int, str] | None = None  #: port and secret of a running JVM, which the driver is to use
+
+    @property
+    def output(self) -> str:
+        return os.path.join(self.folder, "output")
+
+    @property
+    def notes(self) -> str:
+        return os.path.join(self.folder, "notes")
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Settings:
+        values = json.loads(text)
+        values["crashes"] = [Crash(**crash) for crash in values["crashes"]]
+        return Settings(**values)
+
+
+class CountOfSource(tg.KeyedProcessFunction):
+    """(source, number) -> (source, number, n-th of the source)."""
+
+    count = tg.ValueState(int, default=0)
+
+    def __init__(self, notes: str | None) -> None:
+        self.notes = notes
+
+    def open(self, ctx: tg.Context) -> None:
+        trip(self.notes, "open")
+
+    def process_element(self, reading: tuple[int, int], ctx: tg.Context) -> Any:
+        nth = self.count.get() + 1
+        self.count.set(nth)
+        if nth > 40:
+            trip(self.notes, "process_element")
+        yield (*reading, nth)
+
+    def end_input(self, ctx: tg.Context) -> None:
+        trip(self.notes, "end_input")
+
+    def close(self) -> None:
+        trip(self.notes, "close")
+
+
+class CountOfBucket(tg.KeyedProcessFunction):
+    """(source, number, n-th) -> (source, number, n-th, bucket, m-th of the bucket, how often this reading was seen)."""
+
+    count = tg.ValueState(int, default=0)
+    seen = tg.MapState(int, int)
+
+    def process_element(self, counted: tuple[int, int, int], ctx: tg.Context) -> Any:
+        source, number, nth = counted
+        mth = self.count.get() + 1
+        self.count.set(mth)
+        reading = number * SOURCES + source
+        times = (self.seen.get(reading) or 0) + 1
+        self.seen.put(reading, times)
+        yield (source, number, nth, ctx.key, mth, times)
+
+
+def build(settings: Settings, spark: Any = None) -> tg.StreamEnvironment:
+    """The job, ready to execute."""
+    notes = settings.notes if settings.trips else None
+
+    def reading(index: int) -> tuple[int, int]:
+        if index > SOURCES * 20:
+            trip(notes, "source function")
+        return index % SOURCES, index // SOURCES
+
+    def keep(reading: tuple[int, int]) -> bool:
+        if reading[1] > 60:
+            trip(notes, "filter function")
+        return True
+
+    def same(counted: tuple[int, int, int]) -> tuple[int, int, int]:
+        if counted[1] > 80:
+            trip(notes, "map function")
+        return counted
+
+    def bucket(counted: tuple[int, int, int]) -> int:
+        if counted[1] > 100:
+            trip(notes, "key function")
+        return counted[1] % BUCKETS
+
+    env = tg.StreamEnvironment(
+        settings.name, parallelism=PARALLELISM, spark=spark, master=settings.master, spark_conf=settings.spark_conf
+    )
+    env.checkpointing(every=settings.every, storage=f"file://{settings.folder}/checkpoints", resume=settings.resume)
+    env.restart_strategy("fixed-delay", attempts=1000, delay="0s")
+    env._config = dataclasses.replace(env._config, heartbeat_timeout_s=settings.heartbeat_s)
+    if settings.crashes:
+        env._crash_points = CrashesInOrder(settings.notes, settings.crashes, settings.signal)
+    os.makedirs(settings.notes, exist_ok=True)
+    generator = tg.DataGenerator(
+        reading, count=SOURCES * settings.readings, rate=settings.rate, type=tuple[int, int], splits=SOURCES
+    )
+    (
+        env.from_source(generator, uid="readings")
+        .filter(keep, uid="keep")
+        .key_by(0)
+        .process(CountOfSource(notes), uid="of-source", returns=tuple[int, int, int])
+        .map(same, uid="same", returns=tuple[int, int, int])
+        .key_by(bucket, key_type=int)
+        .process(CountOfBucket(), uid="of-bucket", returns=tuple[int, int, int, int, int, int])
+        .sink_to(FaultyFileSink(settings.output, notes), uid="files")
+    )
+    return env
+
+
+# -- the driver program -----------------------------------------------------------------------------------------------
+
+
+def say(**words: Any) -> None:
+    sys.stdout.write(json.dumps(words) + "\n")
+    sys.stdout.flush()
+
+
+def narrate(client: JobClient) -> None:
+    """Print what happens: changes of status, failures, completed checkpoints, and who the workers are."""
+    from tidegate.coordinator.observing import AttemptFailed, CheckpointChanged, CheckpointStatus, StatusChanged
+
+    def observe(event: JobEvent) -> None:
+        match event:
+            case StatusChanged(status, detail, at):
+                workers = {str(slot): hello.pid for slot, hello in client.workers().items()}
+                say(status=status.name, detail=detail, at=at, workers=workers)
+            case AttemptFailed(attempt, error, _, at):
+                say(failed=str(attempt), error=error, at=at)
+            case CheckpointChanged(statistics) if statistics.status is CheckpointStatus.COMPLETED:
+                say(completed=statistics.checkpoint, attempt=str(statistics.attempt))
+            case _:
+                pass
+
+    client.view.subscribe(observe)
+
+
+def attached_session(gateway: tuple[int, str]) -> Any:
+    """The session of a JVM that runs already: a driver then starts in a second, and its death leaves the JVM alone."""
+    os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(gateway[0]), gateway[1]
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    connected = launch_gateway()
+    jvm = connected.jvm
+    java_context = jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(
+        jvm.org.apache.spark.SparkContext.getOrCreate()
+    )
+    context = SparkContext(gateway=connected, jsc=java_context, conf=SparkConf(_jconf=java_context.getConf()))
+    return SparkSession(context)
+
+
+def main() -> None:
+    settings = Settings.from_json(sys.argv[1])
+    env = build(settings, None if settings.gateway is None else attached_session(settings.gateway))
+    try:
+        client = env.execute_async()
+        narrate(client)
+        say(launched=os.getpid())
+        status = client.wait()
+        say(ended=status.name)
+    except TidegateError as error:
+        say(ended=type(error).__name__, error=str(error))
+    finally:
+        threading.Thread(target=os._exit, args=(0,)).run() if settings.gateway is not None else None
+
+
+if __name__ == "__main__":
+    main()
