@@ -1,13 +1,13 @@
 # Every target does its own set-up: a virtual environment in .venv, the dependencies and, for what runs Spark, Java.
-# Needed beforehand: make and a Python 3.10 or newer. The work is done by the scripts in tools/.
+# Needed beforehand: make and a Python 3.11 or newer. The work is done by the scripts in tools/.
 
 VENV   := .venv
 PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 SPARK  := sh tools/with_spark.sh $(PYTHON)
 
-DEMO       := examples/demo.py
-BENCHMARKS := $(sort $(filter-out benchmarks/_%.py benchmarks/%_kit.py,$(wildcard benchmarks/*.py)))
+DEMO        = examples/demo.py
+BENCHMARKS  = $(sort $(shell grep -l __main__ benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

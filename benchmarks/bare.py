@@ -42,7 +42,9 @@ def keyed_sum(spark: object, records: int) -> float:
                 mine = owner == target
                 columns = [pa.array(keys[mine]), pa.array(ones[mine])]
                 frames.append(pa.RecordBatch.from_arrays(columns, schema=PAYLOAD).serialize().to_pybytes())
-            yield pa.RecordBatch.from_arrays([pa.array(range(WIDTH), pa.int32()), pa.array(frames, pa.binary())], schema=ROWS)
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(range(WIDTH), pa.int32()), pa.array(frames, pa.binary())], schema=ROWS
+            )
 
     def add_up(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import numpy as np
@@ -54,7 +56,9 @@ def keyed_sum(spark: object, records: int) -> float:
             batch = pa.ipc.read_record_batch(row.column(1)[0].as_buffer(), PAYLOAD)
             np.add.at(totals, places.factorize(batch.column(0).to_numpy()), batch.column(1).to_numpy())
             n += batch.num_rows
-        yield pa.RecordBatch.from_pydict({"n": [n], "first": [first], "last": [time.time()], "total": [int(totals.sum())]})
+        yield pa.RecordBatch.from_pydict(
+            {"n": [n], "first": [first], "last": [time.time()], "total": [int(totals.sum())]}
+        )
 
     frame = ours.range(0, WIDTH, 1, WIDTH).mapInArrow(source, "dst int, frame binary")
     frame = frame.repartitionById(WIDTH, "dst").mapInArrow(add_up, SUMMARY)

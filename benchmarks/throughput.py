@@ -70,7 +70,8 @@ class TotalOfEvents(tg.KeyedProcessFunction):
 
 
 def numbers(indices: np.ndarray) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array(indices % bare.KEYS), pa.array(np.ones(len(indices), np.int64))], schema=NUMBERS)
+    columns = [pa.array(indices % bare.KEYS), pa.array(np.ones(len(indices), np.int64))]
+    return pa.RecordBatch.from_arrays(columns, schema=NUMBERS)
 
 
 _WORDS = pa.array([f"user-{i:06}" for i in range(bare.KEYS)])
@@ -93,7 +94,9 @@ def run(spark: Any, records: int, checkpoints: bool, shape: str = "numbers") -> 
             out = env.from_source(source, uid="source").key_by("k").process_batches(Total(), uid="total", returns=TIMES)
         case "dataclass":
             source = tg.DataGenerator(lambda i: Event(i % 100_000, 1), count=records, type=Event, splits=bare.WIDTH)
-            out = env.from_source(source, uid="source").key_by("key").process(TotalOfEvents(), uid="total", returns=TIMES)
+            out = (
+                env.from_source(source, uid="source").key_by("key").process(TotalOfEvents(), uid="total", returns=TIMES)
+            )
         case "python":
             source = tg.DataGenerator(numbers, count=records, vectorised=True, type=NUMBERS, splits=bare.WIDTH)
             doubled = env.from_source(source, uid="source").map(lambda row: Event(row["k"], row["v"]), returns=Event)

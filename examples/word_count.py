@@ -25,7 +25,7 @@ env = tg.StreamEnvironment("word-count", parallelism=2)
 env.checkpointing(every="2s", storage=options.storage)
 
 lines = env.from_source(tg.SocketText(options.host, options.port), uid="lines", parallelism=1)
-counts = lines.flat_map(words).key_by(lambda word: word, key_type=str).count(uid="counts")
+counts = lines.flat_map(words, parallelism=1).key_by(lambda word: word, key_type=str).count(uid="counts")
 counts.print(uid="printed")
 
 env.execute()

@@ -9,6 +9,7 @@ from tidegate.connectors.collect_sink import CollectedResults
 from tidegate.coordinator.execution import JobExecution
 from tidegate.coordinator.observing import CheckpointStatistics, JobStatus, JobView
 from tidegate.durations import Duration, seconds
+from tidegate.errors import ConfigurationError
 from tidegate.ids import SlotId
 from tidegate.wire.handshake import Hello
 
@@ -55,6 +56,13 @@ class JobClient:
 
     def results(self, uid: str | None = None) -> list[Any]:
         """What a `collect()` sink has committed so far; `uid` may be left out when there is only one."""
+        if uid is None:
+            uids = self._results.uids()
+            if len(uids) != 1:
+                raise ConfigurationError(
+                    f"the job has {len(uids)} collect() sinks ({', '.join(uids) or 'none'}): say which, results(uid)"
+                )
+            (uid,) = uids
         return self._results.rows(uid)
 
     def workers(self) -> dict[SlotId, Hello]:

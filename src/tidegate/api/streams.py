@@ -147,9 +147,7 @@ class DataStream:
 
     # -- sinks ------------------------------------------------------------------------------------------------------
 
-    def sink_to(
-        self, sink: Sink, *, uid: str, name: str | None = None, parallelism: int | None = None
-    ) -> StreamSink:
+    def sink_to(self, sink: Sink, *, uid: str, name: str | None = None, parallelism: int | None = None) -> StreamSink:
         """Any sink. `uid` is needed: what it has prepared but not committed is found again by it."""
         if not isinstance(sink, Sink):
             raise ConfigurationError(f"sink_to needs a tidegate.Sink, not {type(sink).__name__}")

@@ -68,13 +68,11 @@ def run(request: RunRequest) -> int:
             jobs.wait()
     except TidegateError as error:
         say_error(describe_error(error))
+        jobs.say_how_to_continue()
         return exit_code_of(error)
     except KeyboardInterrupt:
-        say_error(
-            "interrupted; the job is canceled. --resume continues from its newest checkpoint."
-            if jobs.clients
-            else "interrupted"
-        )
+        sys.stderr.write("\ninterrupted: the job is canceled\n" if jobs.clients else "\ninterrupted\n")
+        jobs.say_how_to_continue()
         return EXIT_INTERRUPTED
     except SystemExit as end:
         return _exit_code(end)
@@ -128,6 +126,12 @@ class _Jobs:
         for client in self.clients:
             if not client.status.is_terminal:
                 client.wait(cancel_on_interrupt=True)
+
+    def say_how_to_continue(self) -> None:
+        """Where a checkpoint is left that a next run can start from."""
+        latest = self.clients[-1].view.latest_completed() if self.clients else None
+        if latest is not None and latest.path and not latest.path.startswith("memory:"):
+            sys.stderr.write(f"checkpoint {latest.checkpoint} is kept: tidegate run --resume continues from it\n")
 
 
 @contextmanager

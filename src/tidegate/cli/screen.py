@@ -6,6 +6,7 @@ Used by display.py's thread alone, so nothing here is locked.
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
@@ -28,7 +29,8 @@ from tidegate.graph.specs import SinkSpec, SourceSpec
 
 CHECKPOINTS_SHOWN = 5
 FAILURE_LINES = 4
-_FIXED_LINES = 9  #: rules, headings, empty lines
+FAILURE_CHARACTERS = 400  #: of each; it is wrapped, so that the way out can be read
+_FIXED_LINES = 11  #: rules, headings, empty and wrapped lines
 _STATUS_STYLES = {
     JobStatus.CREATED: "yellow",
     JobStatus.INITIALIZING: "yellow",
@@ -73,7 +75,7 @@ class JobScreen:
     def render(self, now: float, height: int = 50) -> RenderableType:
         """At most about `height` lines: the middle of a long list of operators is left out."""
         parts: list[RenderableType] = [Rule(style="dim"), self._header(now)]
-        if not self._view.status.is_terminal and self._view.status_detail:
+        if self._view.status is JobStatus.WAITING:
             parts.append(
                 Text(f"  {_first_line(self._view.status_detail)}", style="yellow", no_wrap=True, overflow="ellipsis")
             )
@@ -96,6 +98,8 @@ class JobScreen:
         header = Text(no_wrap=True, overflow="ellipsis")
         header.append(self._plan.job, style="bold")
         header.append("  ")
+        if view.status is JobStatus.RESTARTING:
+            status += f" {view.status_detail.partition(':')[0]}"  # why, is shown as the latest failure
         header.append(f"● {status}", style=_STATUS_STYLES[view.status])
         ended = now if self._ended_at is None else self._ended_at
         facts = [f"{'up' if self._ended_at is None else 'after'} {how_long_whole(ended - self._started_at)}"]
@@ -152,7 +156,7 @@ class JobScreen:
         heading = Text("latest failure", style="red", no_wrap=True, overflow="ellipsis")
         heading.append(f"  attempt {failed.attempt}, {how_long_whole(now - failed.at)} ago", style="dim")
         lines = failed.error.strip().splitlines()[:FAILURE_LINES]
-        return [heading, *(Text(f"  {line.strip()}", no_wrap=True, overflow="ellipsis") for line in lines)]
+        return [heading, *(Padding(Text(line.strip()[:FAILURE_CHARACTERS]), (0, 0, 0, 2)) for line in lines)]
 
 
 def in_tree(chain: Chain) -> list[tuple[PlannedOperator, int]]:
@@ -166,7 +170,7 @@ def in_tree(chain: Chain) -> list[tuple[PlannedOperator, int]]:
 
 def _operator_row(operator: PlannedOperator, depth: int, rates: OperatorRates | None) -> list[RenderableType]:
     name = Text("  " * (depth - 1) + "└ " if depth else "", style="dim")
-    name.append(operator.operator.name, style="not dim")
+    name.append(operator.operator.name.strip(), style="not dim")
     if operator.operator.uid_given and operator.uid != operator.operator.name:
         name.append(f" {operator.uid}", style="dim")
     is_source = isinstance(operator.operator.spec, SourceSpec)

@@ -162,6 +162,10 @@ class CollectedResults:
         """The type of the sink's stream, which makes rows of columns. Without it typed rows are dicts of columns."""
         self._types[uid] = record_type
 
+    def uids(self) -> list[str]:
+        """The sinks that are expected to send."""
+        return list(self._types)
+
     def accept(self, uid: str, subtask: int, topic: str, payload: bytes) -> bool:
         """Whether the message is new. `subtask` is who sent it, which after a rescale need not be who wrote it.
 

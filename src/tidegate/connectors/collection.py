@@ -6,7 +6,7 @@ inputs.
 A split is a contiguous range of the list. Their number depends on the list alone, never on the parallelism: a job that
 is restored at another parallelism must find the same ids with the same ranges behind them. 16 keeps up to 16 readers
 busy and costs nothing where there are fewer. The id holds the length of the list, so that a checkpoint is never
-continued with a list of another length.
+continued with a list of another length, and sorts as the ranges do: one reader gives the whole list in order.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Collection(Source):
         total = len(self.items)
         parts = min(total, MAX_SPLITS)
         return {
-            f"part-{part}-of-{parts}-in-{total}": (part * total // parts, (part + 1) * total // parts)
+            f"part-{part:02d}-of-{parts}-in-{total}": (part * total // parts, (part + 1) * total // parts)
             for part in range(parts)
         }
 

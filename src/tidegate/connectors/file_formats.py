@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
-from typing import Any, BinaryIO, Optional
+from typing import Any, BinaryIO, NotRequired, Optional
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from tidegate.connectors.row_reader import Records, SplitCursor
 from tidegate.errors import ConfigurationError, ConnectorError, TypeDeclarationError

@@ -52,7 +52,10 @@ class NumberSequence(Source):
         """Split id to (first number, number after the last)."""
         count, parts = self.end - self.start + 1, self.split_count
         bounds = [self.start + part * count // parts for part in range(parts + 1)]
-        return {f"{low}..{high - 1}": (low, high) for low, high in pairwise(bounds)}
+        digits = len(str(parts))  # so that ids sort as the ranges do, and one reader gives all numbers in order
+        return {
+            f"{part:0{digits}d}:{low}..{high - 1}": (low, high) for part, (low, high) in enumerate(pairwise(bounds))
+        }
 
     def _open(self, split: Split) -> SplitCursor:
         found = self._ranges().get(split.id)

@@ -13,9 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Union
-
-from typing_extensions import assert_never
+from typing import Union, assert_never
 
 from tidegate.coordinator.observing import (
     CheckpointChanged,

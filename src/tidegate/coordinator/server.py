@@ -93,7 +93,7 @@ class ControlServer:
             self._events.connected(slot, hello)
             while True:
                 self._events.said(slot, decode_from_slot(await _read(reader, MAX_MESSAGE_BYTES)))
-        except (ProtocolViolation, asyncio.TimeoutError) as error:
+        except (TimeoutError, ProtocolViolation) as error:
             log.warning("a control connection was refused: %s", error)
             reason = str(error)
         except (asyncio.IncompleteReadError, OSError):

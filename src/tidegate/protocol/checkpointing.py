@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Any, Union
-
-from typing_extensions import assert_never
+from typing import Any, Union, assert_never
 
 from tidegate.ids import AttemptId, CheckpointId, SlotId
 

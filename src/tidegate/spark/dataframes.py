@@ -61,9 +61,9 @@ class DataFrameSource(Source):
         """
         paths = JobPaths(self._job)
         self._folder = os.path.join(_local_root(storage), paths.input(self._uid).rstrip("/"))
-        if JobLog(open_store(storage), paths).read_newest() is not None:
-            if not resume or os.path.exists(os.path.join(self._folder, _COMPLETE)):
-                return
+        has_run = JobLog(open_store(storage), paths).read_newest() is not None
+        if has_run and (not resume or os.path.exists(os.path.join(self._folder, _COMPLETE))):
+            return
         assert self._frame is not None
         try:
             make_folder(os.path.dirname(self._folder))

@@ -2,7 +2,8 @@
 
 Two reasons: Spark and Java greet every start with lines that say nothing about the job, some of them before any logging
 setting is read; and what the user's functions print on a local executor comes out there, and must not run through a live
-display. Everything that is not a greeting is passed on, line by line, to tidegate.console.
+display. Everything that is neither a greeting nor the last cry of a worker whose attempt has ended is passed on, line by
+line, to tidegate.console.
 
 Leans on `launch_gateway(popen_kwargs=)` and `SparkContext._ensure_initialized(gateway=)` of PySpark.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import IO
 
 from tidegate.console import current_console
@@ -26,6 +27,8 @@ _GREETINGS = re.compile(
     r"|\S+ \S+ WARN Utils: Set SPARK_LOCAL_IP if you need to bind to another address"
     r"|\S+ \S+ WARN NativeCodeLoader: Unable to load native-hadoop library"
 )
+_TRACEBACK = "Traceback (most recent call last):"
+_DAEMON = "pyspark/daemon.py"
 
 
 def start_jvm(settings: Mapping[str, str]) -> None:
@@ -52,11 +55,25 @@ def start_jvm(settings: Mapping[str, str]) -> None:
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)
 
 
-def without_greetings(lines: Iterable[str]) -> Iterable[str]:
-    return (line for line in lines if not _GREETINGS.match(line))
+def without_noise(lines: Iterable[str]) -> Iterator[str]:
+    """Drops greetings, and tracebacks of PySpark's daemon about a pipe that its JVM has closed: every restart has them."""
+    held: list[str] = []  #: a traceback, until its last line says whether it matters
+    for line in lines:
+        if line.startswith(_TRACEBACK):
+            yield from held
+            held = [line]
+        elif held and line.startswith(" "):
+            held.append(line)
+        elif held:
+            if not (line.startswith("BrokenPipeError") and any(_DAEMON in frame for frame in held)):
+                yield from (*held, line)
+            held = []
+        elif not _GREETINGS.match(line):
+            yield line
+    yield from held
 
 
 def _pass_on(stream: IO[str]) -> None:
     with stream:
-        for line in without_greetings(stream):
+        for line in without_noise(stream):
             current_console().err(line if line.endswith("\n") else line + "\n")

@@ -15,7 +15,7 @@ import math
 import reprlib
 import struct
 from collections.abc import Callable
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -50,7 +50,7 @@ _MASK = (1 << 64) - 1
 _INT = int(Kind.INT)
 _WIDE = 9  #: in place of a byte count: the count itself follows, in 4 bytes
 _EPOCH = datetime(1970, 1, 1)
-_EPOCH_UTC = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROSECOND = timedelta(microseconds=1)
 _FIRST_MICROS = (datetime.min - _EPOCH) // _MICROSECOND

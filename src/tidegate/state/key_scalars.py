@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -267,7 +267,7 @@ def canonical_datetime(key: datetime) -> datetime:
     if is_naive(key):
         return key.replace(fold=0, tzinfo=None) if key.fold or key.tzinfo is not None else key
     try:
-        return key if key.tzinfo is timezone.utc else key.astimezone(timezone.utc)
+        return key if key.tzinfo is UTC else key.astimezone(UTC)
     except OverflowError:
         raise refused(key, "In UTC it lies outside the years 1 to 9999.") from None
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 import enum
 import secrets
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import msgspec
 import xxhash
@@ -416,7 +416,7 @@ def decode_record(data: bytes, uri: str) -> LogRecord:
 
 
 def _when(epoch_s: float) -> str:
-    return datetime.fromtimestamp(epoch_s, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return datetime.fromtimestamp(epoch_s, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 __all__ = [

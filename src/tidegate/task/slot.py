@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from typing_extensions import assert_never
+from typing import assert_never
 
 from tidegate.batch import Batch
 from tidegate.errors import ProtocolViolation
@@ -63,7 +62,6 @@ from tidegate.wire.control import (
 )
 from tidegate.wire.frame import Frame, FrameSeal, Kind
 from tidegate.wire.records import decode_records
-
 
 #: An idle slot has time for small frames: it sends that many times in one buffer timeout.
 IDLE_SENDS_PER_TIMEOUT = 4

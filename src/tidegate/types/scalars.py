@@ -19,7 +19,7 @@ The checks look at the set of the values' types, not at each value: one pass in 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from operator import attrgetter
 from typing import Any
@@ -31,7 +31,7 @@ import pyarrow.types as pat
 
 from tidegate.types.base import DataType, NaiveDatetime, is_numpy_integer, misfit
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
@@ -203,7 +203,7 @@ class DatetimeType(ScalarType):
 
     def _column(self, values: Sequence[Any]) -> pa.Array:
         zones = set(map(attrgetter("tzinfo"), values))
-        if not zones <= {timezone.utc}:
+        if not zones <= {UTC}:
             values = [self._in_utc(value) for value in values]
         return pa.array(values, self.arrow, from_pandas=False)
 
@@ -216,7 +216,7 @@ class DatetimeType(ScalarType):
                 "or declare tidegate.types.NaiveDatetime.",
             )
         try:
-            return value.astimezone(timezone.utc)
+            return value.astimezone(UTC)
         except OverflowError:
             raise misfit(value, self.name, "In UTC it lies outside the years 1 to 9999.") from None
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 
@@ -19,18 +20,26 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the executors can
 class CrashesInOrder:
     """Crash k of the list is armed when the crashes before it have happened; whoever reaches it gets the signal.
 
-    `folder` is shared by all processes of the test. A crash's `nth` counts in one process, from its arming.
+    A slot can be hit only by the crash that was armed when its attempt was shipped, so an attempt has one crash at most:
+    its other slots may still come to the next point while they are being ended. `folder` is shared by all processes of
+    the test. A crash's `nth` counts in one process, from its arming.
     """
 
     def __init__(self, folder: str | Path, crashes: list[Crash], signal_name: str = "SIGKILL") -> None:
         self._folder = str(folder)
         self._crashes = [crash for crash in crashes for _ in range(crash.times)]
         self._signal = signal.Signals[signal_name]
+        self._shipped: int | None = None  #: the crash that is armed for the attempt of this slot; None: on the driver
         self._armed = -1
         self._hits = 0
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_shipped": self.happened_count()}
+
     def reach(self, point: str, slot: SlotId | None = None, checkpoint: int | None = None) -> None:
         armed = self.happened_count()
+        if self._shipped not in (None, armed):
+            return
         if armed != self._armed:
             self._armed, self._hits = armed, 0
         if armed == len(self._crashes) or not self._crashes[armed].fits(point, slot):

@@ -12,7 +12,6 @@ import dataclasses
 import json
 import os
 import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -158,7 +157,10 @@ def build(settings: Settings, spark: Any = None) -> tg.StreamEnvironment:
         .map(same, uid="same", returns=tuple[int, int, int])
         .key_by(bucket, key_type=int)
         .process(CountOfBucket(), uid="of-bucket", returns=tuple[int, int, int, int, int, int])
-        .sink_to(FaultyFileSink(settings.output, notes), uid="files")
+        .sink_to(
+            tg.FileSink(settings.output, "jsonl") if notes is None else FaultyFileSink(settings.output, notes),
+            uid="files",
+        )
     )
     return env
 
@@ -217,8 +219,8 @@ def main() -> None:
         say(ended=status.name)
     except TidegateError as error:
         say(ended=type(error).__name__, error=str(error))
-    finally:
-        threading.Thread(target=os._exit, args=(0,)).run() if settings.gateway is not None else None
+    if settings.gateway is not None:
+        os._exit(0)  # the JVM, and the session in it, belong to another process
 
 
 if __name__ == "__main__":

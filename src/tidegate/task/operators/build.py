@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from typing_extensions import assert_never
+from typing import assert_never
 
 from tidegate.connectors.contract import WriterContext
 from tidegate.graph import specs

@@ -1,0 +1,56 @@
+"""Python workers killed at every step of the protocol, twice in a row and while the job recovers from it. Real Spark."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from faults.jobs.tally import LAYERS, Settings
+from faults.kit import assert_exact, crashes_that_happened, watched
+from tidegate.coordinator.observing import JobStatus
+from tidegate.ids import SlotId
+from tidegate.testing.crash_points import SLOT_POINTS, Crash
+
+pytestmark = [pytest.mark.spark, pytest.mark.faults]
+
+#: Neighbours share a job: what costs time is starting one.
+STEPS = [SLOT_POINTS[i : i + 2] for i in range(0, len(SLOT_POINTS), 2)]
+
+
+@pytest.mark.parametrize("points", STEPS, ids="+".join)
+def test_a_worker_killed_at_a_step_of_the_protocol_changes_nothing(
+    points: tuple[str, ...], tmp_path: Path, spark_session: SparkSession
+) -> None:
+    crashes = []
+    for point in points:
+        crashes += [Crash(point, nth=2 if point != "slot.restored" else 1), Crash(point), Crash("slot.restored")]
+    settings = Settings(name="steps", folder=str(tmp_path), crashes=crashes)
+
+    with watched(settings, spark_session) as job:
+        assert job.await_end() is JobStatus.FINISHED
+
+    assert crashes_that_happened(settings) == [crash.point for crash in crashes]
+    assert len(job.failures()) == len(crashes)
+    assert_exact(settings)
+
+
+def test_workers_of_each_layer_killed_at_random_moments_change_nothing(
+    tmp_path: Path, spark_session: SparkSession, seed: int
+) -> None:
+    moments = random.Random(seed)
+    settings = Settings(name="random-moments", folder=str(tmp_path))
+
+    with watched(settings, spark_session) as job:
+        for kills, layer in enumerate(moments.sample(range(LAYERS), LAYERS)):
+            job.await_running(attempts=kills + 1)
+            job.await_checkpoints(moments.randrange(3))
+            pid = job.client.workers()[SlotId(layer, moments.randrange(2))].pid
+            os.kill(pid, signal.SIGKILL)
+        assert job.await_end() is JobStatus.FINISHED
+    assert len(job.failures()) == LAYERS
+    assert_exact(settings)
