@@ -132,7 +132,8 @@ def check_shippable(graph: LogicalGraph) -> None:
     """:raises UnshippableFunction: naming the operator whose function cannot be sent to the executors."""
     for operator in graph.operators.values():
         try:
-            cloudpickle.loads(cloudpickle.dumps(operator.spec))
+            # Not loaded again: that would put the copies of a class's methods into the user's own class.
+            cloudpickle.dumps(operator.spec)
         except Exception as error:
             function = user_function_of(operator.spec)
             raise UnshippableFunction(

@@ -451,9 +451,10 @@ def _keyed(stream: tg.DataStream, node: Node) -> tg.KeyedStream:
 
 
 def _stays_in_its_subtask(graph: Graph, node: Node) -> bool:
-    (given,) = node.inputs
-    return given.partitioning == "forward" and all(
-        graph.node(uid).parallelism == node.parallelism for uid, _ in given.refs
+    return all(
+        given.partitioning == "forward" and graph.node(uid).parallelism == node.parallelism
+        for given in node.inputs
+        for uid, _ in given.refs
     )
 
 

@@ -30,6 +30,7 @@ BATCHES = 12  #: the cases of `make test`, in parts that a failure is found in q
 RUNS_IN_A_BATCH = 25
 RUNS_WHEN_SLOW = 400
 MAX_DRIVERS = 40
+MAX_ACTIONS = 200_000
 
 
 @dataclass(slots=True)
@@ -148,7 +149,9 @@ def start(
 ) -> InProcessRun:
     env = build(graph, storage=storage, resume=resume, limits=case.limits, **case.settings)
     crashes = case.crashes if before is None else []
-    run = InProcessRun(env, case.seed, crashes, max_drivers=max_drivers, zombies=case.zombies, store=store)
+    run = InProcessRun(
+        env, case.seed, crashes, max_drivers=max_drivers, zombies=case.zombies, store=store, max_actions=MAX_ACTIONS
+    )
     if case.slow:
         random_graphs.slow[:] = [run._clock]
     return run

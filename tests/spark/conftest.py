@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import cloudpickle
+import job_kit
 import pytest
 from pyspark import cloudpickle as spark_cloudpickle
-
-import job_kit
 
 
 @pytest.fixture(autouse=True, scope="module")

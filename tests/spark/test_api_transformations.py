@@ -143,7 +143,7 @@ CASES = [
     ),
     Case(
         "union",
-        lambda s: s.filter(lambda o: o.amount > 20).union(s.filter(lambda o: o.item == "item-0"), s.map(lambda o: o, returns=Order)),
+        lambda s: s.filter(lambda o: o.amount > 20).union(s.filter(lambda o: o.item == "item-0"), s),
         [o for o in ORDERS if o.amount > 20] + [o for o in ORDERS if o.item == "item-0"] + ORDERS,
     ),
     Case(

@@ -23,7 +23,9 @@ from tidegate.connectors.contract import CommitOutcome
 from tidegate.connectors.file_sink import FileCommitter, FileSink, staged_name, sweep_staging
 from tidegate.connectors.files_source import Files
 from tidegate.errors import ConfigurationError, TypeDeclarationError
+from tidegate.ids import AttemptId
 
+NEXT = AttemptId(1, 3)  #: the attempt before which left-overs are swept
 DONE, ALREADY_DONE, LOST = CommitOutcome.DONE, CommitOutcome.ALREADY_DONE, CommitOutcome.LOST
 
 
@@ -307,19 +309,31 @@ def test_the_sweep_removes_left_overs_of_one_sink_and_keeps_what_a_checkpoint_na
     prepared(sink, ["of a neighbour"], uid="out-2")
     neighbours = [name for name in staged(tmp_path) if "out%2D2" in name]
 
-    removed = sweep_staging(tmp_path, "orders", "out", {staged_name(kept)})
+    removed = sweep_staging(tmp_path, "orders", "out", NEXT, {staged_name(kept)})
 
     assert len(removed) == 1
     assert staged(tmp_path) == sorted([staged_name(kept), *neighbours])
     assert FileCommitter().commit([kept]) == [DONE]
-    assert sweep_staging(tmp_path / "never written", "orders", "out", set()) == []
+    assert sweep_staging(tmp_path / "never written", "orders", "out", NEXT, set()) == []
+
+
+def test_the_sweep_of_a_driver_that_wakes_up_behind_a_newer_one_leaves_the_newer_ones_files(tmp_path):
+    sink = FileSink(tmp_path, "text")
+    prepared(sink, ["of the woken driver"], attempt="g9-a10")
+    for attempt in ("g10-a1", "g9-a11"):
+        prepared(sink, ["being written"], attempt=attempt)
+
+    removed = sweep_staging(tmp_path, "orders", "out", AttemptId(9, 11), set())
+
+    assert [name.split("-")[2:4] for name in removed] == [["g9", "a10"]]
+    assert len(staged(tmp_path)) == 2
 
 
 def test_the_sweep_tells_jobs_and_uids_apart_wherever_the_hyphen_is(tmp_path):
     prepared(FileSink(tmp_path, "text"), ["a"], uid="a-b")
-    assert sweep_staging(tmp_path, "orders-a", "b", set()) == []
-    assert sweep_staging(tmp_path, "orders", "a", set()) == []
-    assert len(sweep_staging(tmp_path, "orders", "a-b", set())) == 1
+    assert sweep_staging(tmp_path, "orders-a", "b", NEXT, set()) == []
+    assert sweep_staging(tmp_path, "orders", "a", NEXT, set()) == []
+    assert len(sweep_staging(tmp_path, "orders", "a-b", NEXT, set())) == 1
 
 
 def test_long_and_odd_names_make_names_that_a_filesystem_takes(tmp_path):

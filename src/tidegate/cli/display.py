@@ -94,6 +94,7 @@ class LiveDisplay:
     def launching(self, draft: JobPlan, config: JobConfig) -> None:
         with self._changed:
             self._starting[draft.job] = (draft, config, self._clock())
+            self._is_live = self._thread.is_alive()  # from here on text waits for the next drawing
 
     def launched(self, client: JobClient, plan: JobPlan) -> None:
         with self._changed:
@@ -137,27 +138,25 @@ class LiveDisplay:
                 console=self._terminal, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
             )
             self._live.start()
+        if self._live is not None and going_on:
+            self._live.update(self._jobs(), refresh=not text)  # text brings the new drawing along below itself
         if text:
             self._print(Verbatim(text))
         for screen in ended:
             self._print(self._picture(screen))
-        if self._live is not None:
-            if going_on:
-                self._live.update(self._jobs(), refresh=True)
-            else:
-                self._end_live([])
+        if not going_on:
+            self._end_live([])
 
     def _end_live(self, unfinished: list[JobScreen]) -> None:
         """Leave the last picture of what is left, and let text go straight to the terminal again."""
         if self._live is not None:
             self._live.stop()
             self._live = None
-        with self._changed:
+        with self._changed:  # printed inside, so that nobody's next line comes before it
             text = self._take_pending()
+            if text:
+                self._print(Verbatim(text))
             self._is_live = False
-            self._changed.notify_all()
-        if text:
-            self._print(Verbatim(text))
         for screen in unfinished:
             self._print(self._picture(screen))
 
@@ -172,17 +171,16 @@ class LiveDisplay:
         self._terminal.print(renderable, soft_wrap=True, end="")
 
     def _jobs(self) -> RenderableType:
-        now, height = self._clock(), self._terminal.size.height - 1
-        parts: list[RenderableType] = [
-            screen.render(now, height // max(1, len(self._screens))) for screen in self._screens
-        ]
+        now, size = self._clock(), self._terminal.size
+        height = (size.height - 1) // max(1, len(self._screens))
+        parts: list[RenderableType] = [screen.render(now, size.width, height) for screen in self._screens]
         with self._changed:
             starting = list(self._starting.values())
         parts += [starting_line(draft, config, now - at) for draft, config, at in starting]
         return Group(*parts)
 
     def _picture(self, screen: JobScreen) -> RenderableType:
-        return Group(screen.render(self._clock()), Rule(style="dim"))
+        return Group(screen.render(self._clock(), self._terminal.size.width), Rule(style="dim"))
 
 
 class Verbatim:

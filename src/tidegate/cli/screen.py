@@ -30,6 +30,8 @@ from tidegate.graph.specs import SinkSpec, SourceSpec
 CHECKPOINTS_SHOWN = 5
 FAILURE_LINES = 4
 FAILURE_CHARACTERS = 400  #: of each; it is wrapped, so that the way out can be read
+TOTALS_FROM_WIDTH = 100
+HIGH_LOAD = 0.8
 _FIXED_LINES = 11  #: rules, headings, empty and wrapped lines
 _STATUS_STYLES = {
     JobStatus.CREATED: "yellow",
@@ -72,17 +74,16 @@ class JobScreen:
         if self._view.status.is_terminal and self._ended_at is None:
             self._ended_at = at
 
-    def render(self, now: float, height: int = 50) -> RenderableType:
+    def render(self, now: float, width: int = 120, height: int = 50) -> RenderableType:
         """At most about `height` lines: the middle of a long list of operators is left out."""
         parts: list[RenderableType] = [Rule(style="dim"), self._header(now)]
         if self._view.status is JobStatus.WAITING:
-            parts.append(
-                Text(f"  {_first_line(self._view.status_detail)}", style="yellow", no_wrap=True, overflow="ellipsis")
-            )
+            parts.append(Text(f"  {_first_line(self._view.status_detail)}", style="yellow"))
         checkpoints = self._checkpoints(now)
         failure = self._failure(now)
-        free = height - _FIXED_LINES - len(checkpoints) - len(failure)
-        parts += [Text(""), self._operators(max(3, free))]
+        if not self._view.status.is_terminal:  # the last heartbeat is older than the end: its counts would be wrong
+            free = height - _FIXED_LINES - len(checkpoints) - len(failure)
+            parts += [Text(""), self._operators(width, max(3, free))]
         for block in (checkpoints, failure):
             if block:
                 parts += [Text(""), *block]
@@ -113,25 +114,24 @@ class JobScreen:
         header.append("  " + " · ".join(facts), style="dim")
         return header
 
-    def _operators(self, lines: int) -> Table:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=False)
-        table.add_column("operator", no_wrap=True, overflow="ellipsis", max_width=44)
-        for heading in ("parallel", "in/s", "out/s", "in", "out"):
+    def _operators(self, width: int, lines: int) -> Table:
+        with_totals = width >= TOTALS_FROM_WIDTH
+        numbers = ["par", "in/s", "out/s", *(["in", "out"] if with_totals else [])]
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        table.add_column("operator", no_wrap=True, overflow="ellipsis", max_width=width - (78 if with_totals else 60))
+        for heading in numbers:
             table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("load", no_wrap=True)
+        for heading in ("busy", "idle", "back-pr."):
+            table.add_column(heading, justify="right", no_wrap=True)
         rates = self._rates.operators()
-        rows = [
-            (operator, depth)
-            for layer in self._plan.layers
-            for chain in layer.chains
-            for operator, depth in in_tree(chain)
-        ]
+        rows = [row for layer in self._plan.layers for chain in layer.chains for row in in_tree(chain)]
         shown = rows if len(rows) <= lines else [*rows[: lines - 2], None, rows[-1]]
         for row in shown:
             if row is None:
                 table.add_row(Text(f"... {len(rows) - lines + 1} more", style="dim"))
             else:
-                table.add_row(*_operator_row(row[0], row[1], rates.get(row[0].uid)))
+                table.add_row(*_operator_row(row[0], row[1], rates.get(row[0].uid), with_totals))
         return table
 
     def _checkpoints(self, now: float) -> list[RenderableType]:
@@ -168,43 +168,40 @@ def in_tree(chain: Chain) -> list[tuple[PlannedOperator, int]]:
     return [(operator, depths[operator.uid]) for operator in chain.operators]
 
 
-def _operator_row(operator: PlannedOperator, depth: int, rates: OperatorRates | None) -> list[RenderableType]:
+def _operator_row(
+    operator: PlannedOperator, depth: int, rates: OperatorRates | None, with_totals: bool
+) -> list[RenderableType]:
     name = Text("  " * (depth - 1) + "└ " if depth else "", style="dim")
     name.append(operator.operator.name.strip(), style="not dim")
-    if operator.operator.uid_given and operator.uid != operator.operator.name:
+    if operator.operator.uid_given and operator.uid != operator.operator.name and "~" not in operator.uid:
         name.append(f" {operator.uid}", style="dim")
-    is_source = isinstance(operator.operator.spec, SourceSpec)
-    is_sink = isinstance(operator.operator.spec, SinkSpec)
     cells: list[RenderableType] = [name, str(operator.parallelism)]
     if rates is None:
         return cells
-    return [
-        *cells,
-        "" if is_source else _number(rates.in_per_s),
-        "" if is_sink else _number(rates.out_per_s),
-        "" if is_source else Text(how_many(rates.records_in), style="dim"),
-        "" if is_sink else Text(how_many(rates.records_out), style="dim"),
-        "" if depth else _load(rates),
-    ]
+    has_input = not isinstance(operator.operator.spec, SourceSpec)
+    has_output = not isinstance(operator.operator.spec, SinkSpec)
+    cells.append(_rate(rates.in_per_s) if has_input else "")
+    cells.append(_rate(rates.out_per_s) if has_output else "")
+    if with_totals:
+        cells.append(Text(how_many(rates.records_in) if has_input else "", style="dim"))
+        cells.append(Text(how_many(rates.records_out) if has_output else "", style="dim"))
+    return cells if depth else [*cells, *_load(rates)]
 
 
-def _number(rate: float | None) -> str:
-    return "" if rate is None else how_many(rate)
+def _rate(per_s: float | None) -> str:
+    return "" if per_s is None else how_many(per_s)
 
 
-def _load(rates: OperatorRates) -> Text:
-    """A bar of ten: busy, back-pressured, idle. The operators of a chain share their slots, so the head shows it for all."""
-    if rates.busy is None or rates.backpressured is None:
-        return Text("")
-    busy, held = round(rates.busy * 10), round(rates.backpressured * 10)
-    busy = min(busy, 10 - held)
-    load = Text("█" * busy, style="green" if rates.busy < 0.8 else "yellow")
-    load.append("█" * held, style="red")
-    load.append("░" * (10 - busy - held), style="dim")
-    load.append(f" {rates.busy:.0%} busy", style="default")
-    if rates.backpressured >= 0.005:
-        load.append(f", {rates.backpressured:.0%} back-pressured", style="red")
-    return load
+def _load(rates: OperatorRates) -> list[RenderableType]:
+    """A bar of ten and its numbers. The operators of a chain share their slots, so the head shows it for all."""
+    if rates.busy is None or rates.idle is None or rates.backpressured is None:
+        return []
+    held = round(rates.backpressured * 10)
+    busy = min(round(rates.busy * 10), 10 - held)
+    bar = Text("█" * busy, style="green" if rates.busy < HIGH_LOAD else "yellow")
+    bar.append("█" * held, style="red").append("░" * (10 - busy - held), style="dim")
+    pressure = Text(f"{rates.backpressured:.0%}", style="red" if held else "")
+    return [bar, f"{rates.busy:.0%}", f"{rates.idle:.0%}", pressure]
 
 
 def _checkpoint_line(checkpoint: CheckpointStatistics, now: float) -> Text:

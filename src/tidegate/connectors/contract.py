@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidegate.batch import Batch
-    from tidegate.ids import CheckpointId
+    from tidegate.ids import AttemptId, CheckpointId
 
 #: What a position may be made of: it is stored as JSON, so that a savepoint can be read and edited by anyone.
 JsonValue = Union[None, bool, int, float, str, list["JsonValue"], dict[str, "JsonValue"]]
@@ -173,9 +173,10 @@ class Sink(ABC):
         """None: prepare returns nothing that needs a commit."""
         return None
 
-    def clean_up(self, job: str, uid: str, uncommitted: list[bytes]) -> None:
-        """Driver, before each attempt: remove what dead attempts have staged and nobody will commit.
+    def clean_up(self, job: str, uid: str, attempt: AttemptId, uncommitted: list[bytes]) -> None:
+        """Driver, before `attempt`: remove what *earlier* attempts have staged and nobody will commit.
 
-        `uncommitted` are the committables of the checkpoint that the attempt starts from: they must stay. Trouble is
-        logged and never stops the job.
+        What a later attempt has staged must stay: this driver may have been stopped here, and wake up when another one
+        has taken the job over. `uncommitted` are the committables of the checkpoint that the attempt starts from: they
+        must stay too. Trouble is logged and never stops the job.
         """

@@ -15,7 +15,7 @@ import datetime
 import io
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
@@ -31,6 +31,7 @@ from tidegate.connectors.row_reader import Records, SplitCursor
 from tidegate.errors import ConfigurationError, ConnectorError, TypeDeclarationError
 from tidegate.types import DataType, RecordType, record_type
 from tidegate.types.arrow_types import ArrowType
+from tidegate.types.containers import DataclassType, DictType, ListType, OptionalType, TupleType
 from tidegate.types.pickled import PickledType
 from tidegate.types.scalars import is_bytes, is_text
 
@@ -149,7 +150,7 @@ class JsonLinesCursor(_LineCursor):
     """A JSON value a line; blank lines are skipped. Typed lines are read as FileSink writes them."""
 
     def _prepare(self) -> None:
-        self._decode = msgspec.json.Decoder(json_annotation(self._settings.type)).decode
+        self._decode = json_decoder(self._settings.type).decode
 
     def _parsed(self, lines: list[bytes]) -> list[Any]:
         decode = self._decode
@@ -163,6 +164,35 @@ class JsonLinesCursor(_LineCursor):
                 except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                     raise self._bad_line(number, error) from error
             raise
+
+
+def json_decoder(declared: Any) -> msgspec.json.Decoder[Any]:
+    """:raises TypeError: for a type that msgspec does not read."""
+    try:
+        return msgspec.json.Decoder(json_annotation(declared))
+    finally:
+        # msgspec notes on a dataclass what it has learnt of it. The decoder needs that no more, and the note cannot be
+        # pickled: a class of the user's main program, which is shipped by value, could not go to the executors.
+        records = record_type(declared)
+        for cls in [records.annotation, *_dataclasses_in(records.field_types)]:
+            if isinstance(cls, type) and "__msgspec_cache__" in vars(cls):
+                del cls.__msgspec_cache__  # type: ignore[attr-defined]
+
+
+def _dataclasses_in(types: Iterable[DataType]) -> Iterator[type]:
+    for declared in types:
+        match declared:
+            case DataclassType():
+                yield declared.cls
+                yield from _dataclasses_in(declared.fields.values())
+            case OptionalType():
+                yield from _dataclasses_in([declared.inner])
+            case ListType():
+                yield from _dataclasses_in([declared.element])
+            case DictType():
+                yield from _dataclasses_in([declared.key, declared.value])
+            case TupleType():
+                yield from _dataclasses_in(declared.parts)
 
 
 def json_annotation(declared: Any) -> Any:
@@ -445,7 +475,7 @@ def check_readable(format: str, settings: ReadSettings) -> None:
     records = record_type(settings.type)
     if format == "jsonl":
         try:
-            msgspec.json.Decoder(json_annotation(settings.type))
+            json_decoder(settings.type)
         except (TypeError, NameError) as error:
             raise ConfigurationError(f"{records.name} cannot be read from JSON lines ({error}).") from error
     elif format == "csv":

@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -44,10 +45,11 @@ from tidegate.connectors.file_encoders import (
 )
 from tidegate.connectors.local_paths import local_path, make_folder, sync_folder
 from tidegate.errors import ConfigurationError
-from tidegate.ids import CheckpointId
+from tidegate.ids import AttemptId, CheckpointId
 
 STAGING = "_staging"
 FORMAT_VERSION = 1
+_ATTEMPT = re.compile(r"g(\d+)-a(\d+)-")  #: str(AttemptId), as it stands in staged names
 #: What filesystems without hard links answer to link().
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -80,8 +82,8 @@ class FileSink(Sink):
     def committer(self, context: WriterContext) -> Committer:
         return FileCommitter()
 
-    def clean_up(self, job: str, uid: str, uncommitted: list[bytes]) -> None:
-        sweep_staging(self.path, job, uid, {staged_name(committable) for committable in uncommitted})
+    def clean_up(self, job: str, uid: str, attempt: AttemptId, uncommitted: list[bytes]) -> None:
+        sweep_staging(self.path, job, uid, attempt, {staged_name(committable) for committable in uncommitted})
 
 
 class FileCommittable(msgspec.Struct, frozen=True, rename={"version": "v", "size_bytes": "bytes"}):
@@ -290,22 +292,30 @@ def _foreign(part: FileCommittable) -> str:
 # -- left-overs ---------------------------------------------------------------------------------------------------
 
 
-def sweep_staging(path: str | os.PathLike[str], job: str, uid: str, keep_names: Collection[str]) -> list[str]:
-    """Remove staged files of one sink that nobody will commit; returns their names. Driver.
+def sweep_staging(
+    path: str | os.PathLike[str], job: str, uid: str, before: AttemptId, keep_names: Collection[str]
+) -> list[str]:
+    """Remove what attempts earlier than `before` have staged for one sink and nobody will commit; returns the names. Driver.
 
-    Only when no attempt of the job is running, and with the `staged_name` of every committable of the checkpoint that
-    the next attempt starts from. Files of other jobs and sinks stay.
+    With the `staged_name` of every committable of the checkpoint that `before` starts from. Files of other jobs and sinks
+    stay, and files of later attempts: a driver that was stopped and wakes up behind a newer one comes by here.
     """
     staging = os.path.join(local_path(path), STAGING)
     owner = _owner(job, uid)
     removed = []
     with contextlib.suppress(FileNotFoundError):
         for name in sorted(os.listdir(staging)):
-            if name.startswith(owner) and name not in keep_names:
+            if name.startswith(owner) and name not in keep_names and _is_before(before, name[len(owner) :]):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(staging, name))
                 removed.append(name)
     return removed
+
+
+def _is_before(attempt: AttemptId, rest: str) -> bool:
+    """Whether a staged file, by what follows its owner in its name, is of an earlier attempt."""
+    found = _ATTEMPT.match(rest)
+    return found is not None and (int(found[1]), int(found[2])) < (attempt.generation, attempt.number)
 
 
 def _owner(job: str, uid: str) -> str:

@@ -22,13 +22,13 @@ from tidegate.coordinator.observing import AttemptFailed, AttemptStarted, JobSta
 from tidegate.coordinator.ports import CrashPoints
 from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt
 from tidegate.coordinator.restoring import plan_start, stored_max_parallelism
-from tidegate.errors import StorageError, Superseded, TidegateError, UserCodeFailed
+from tidegate.errors import CheckpointDamaged, StorageError, Superseded, TidegateError, UserCodeFailed
 from tidegate.graph.logical import LogicalGraph
 from tidegate.graph.plan import JobPlan, PlannedOperator, plan_job
 from tidegate.graph.specs import SinkSpec, SourceSpec
 from tidegate.ids import AttemptId, AttemptNumber, CheckpointId, Generation, SlotId
 from tidegate.storage.checkpoints import load_checkpoint, resolve
-from tidegate.storage.log import JobLog, Resume
+from tidegate.storage.log import CheckpointPointer, JobLog, Resume
 from tidegate.storage.metadata import CheckpointMetadata
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import ObjectStore
@@ -90,17 +90,14 @@ class JobRun:
         self._jitter = jitter
         self._paths = JobPaths(name)
         self._log = JobLog(store, self._paths)
+        self._holds_job = False  #: a generation was taken: only then may this driver write to the log
         self._strategy = config.restart.strategy(config.interval_s is not None)
         self._number = 0
         self._attempt = AttemptId(Generation(0), AttemptNumber(0))
         self._next_id = CheckpointId(1)
         config.validate()
         resume: Resume | object = self._resume_point(config.resume)
-        newest = self._log.read_newest() if config.resume is not None else None
-        pointer = newest.latest if newest is not None and resume is Resume.LATEST else None
-        if not isinstance(resume, Resume):
-            pointer = resume
-        metadata = None if pointer is None else load_checkpoint(store, pointer, newest.retained if newest else ())
+        metadata = self._look_at(resume)
         self.plan: JobPlan = plan_job(
             name, graph, default_parallelism, {} if metadata is None else stored_max_parallelism(metadata)
         )
@@ -123,20 +120,36 @@ class JobRun:
             return Resume.FRESH
         return Resume.LATEST if resume == "latest" else resolve(self._store, self._paths, resume)
 
+    def _look_at(self, resume: object) -> CheckpointMetadata | None:
+        """The checkpoint that the job would start from now."""
+        if resume is Resume.FRESH:
+            return None
+        while True:
+            newest = self._log.read_newest()
+            pointer = resume if isinstance(resume, CheckpointPointer) else None if newest is None else newest.latest
+            if pointer is None:
+                return None
+            try:
+                return load_checkpoint(self._store, pointer, newest.retained if newest else ())
+            except CheckpointDamaged:
+                if isinstance(resume, CheckpointPointer) or self._log.read_newest() == newest:
+                    raise
+                # Another driver is still at work: it has completed a newer one, and deleted this one, as we looked.
+
     def begin(self) -> None:
         """Become the job's driver. :raises JobFolderInUse:"""
         self._log.take_generation(self._driver, self._wall_clock(), self._resume)  # type: ignore[arg-type]
+        self._holds_job = True
 
     def next_attempt(self) -> AttemptInputs:
         """What the next attempt starts from: always what the log says, never what memory remembers.
 
-        :raises CheckpointDamaged: :raises ConfigurationError: when no attempt can help.
+        :raises CheckpointDamaged: :raises ConfigurationError: :raises Superseded: when no attempt can help.
         :raises StorageError: when storage does not answer at the moment.
         """
         if self._log.in_doubt is not None:
             self._log.take_generation(self._driver, self._wall_clock())
-        record = self._log.last
-        assert record is not None
+        record = self._log.reread()  # this driver may have been away while another took the job over
         metadata: CheckpointMetadata | None = None
         if record.latest is not None:
             older = [pointer for pointer in record.retained if pointer != record.latest]
@@ -163,14 +176,14 @@ class JobRun:
         return inputs
 
     def _clean_up_sinks(self, metadata: CheckpointMetadata | None) -> None:
-        """No attempt is running, so what is staged and not in the checkpoint belongs to nobody."""
+        """What earlier attempts have staged and is not in the checkpoint belongs to nobody."""
         subtasks = [] if metadata is None else [subtask for slot in metadata.slots for subtask in slot.subtasks]
         for operator in self.plan.operators:
             spec = operator.operator.spec
             if isinstance(spec, SinkSpec):
                 kept = [c.payload for subtask in subtasks for c in subtask.committables if c.uid == operator.uid]
                 try:
-                    spec.sink.clean_up(self.plan.job, operator.uid, kept)
+                    spec.sink.clean_up(self.plan.job, operator.uid, self._attempt, kept)
                 except Exception as error:
                     log.warning("what dead attempts left behind at %s was not removed: %s", operator.operator, error)
 
@@ -205,7 +218,7 @@ class JobRun:
 
     def _try(self, write: Callable[[], None]) -> None:
         """A record for people; that it cannot be written must not hide why the job ended."""
-        if self._log.last is None or self._log.in_doubt is not None:
+        if not self._holds_job or self._log.in_doubt is not None:
             return
         try:
             write()

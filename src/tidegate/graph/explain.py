@@ -1,12 +1,12 @@
 """The plan of a job as text: what runs where, what travels between, what it needs. Driver; pure.
 
-    job word-count: 2 layers, 3 slots needed at once
+job word-count: 2 layers, 3 slots needed at once
 
-    layer 0: 1 slot
-      chain, parallelism 1, slot 0.0
-        SocketText (uid lines): unbounded source, NOT REPLAYABLE, emits str
-          flat_map words: emits str
-            => count (uid counts): hash by a lambda, str
+layer 0: 1 slot
+  chain, parallelism 1, slot 0.0
+    SocketText (uid lines): unbounded source, NOT REPLAYABLE, emits str
+      flat_map words: emits str
+        => count (uid counts): hash by a lambda, str
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def explain_plan(plan: JobPlan) -> str:
                 lines.append(f"  relays {edge.edge.upstream} to {edge.edge.downstream}")
     untyped = [_name(planned.operator) for planned in plan.operators if _is_untyped(planned)]
     if untyped:
-        lines += ["", f"UNTYPED streams travel as pickled rows, several times slower than columns: {', '.join(untyped)}."]
+        lines += [
+            "",
+            f"UNTYPED streams travel as pickled rows, several times slower than columns: {', '.join(untyped)}.",
+        ]
         lines.append("Declare their type with returns= or an annotation.")
     return "\n".join(lines) + "\n"
 

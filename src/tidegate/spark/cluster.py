@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,8 @@ class SparkCluster:
 
         return Gang(
             session=self._session,
-            group=f"{self._plan.job}-{attempt}",
+            # Random: a job of the same name in another storage has the same attempts, and must not be cancelled with it.
+            group=f"{self._plan.job}-{attempt}-{secrets.token_hex(4)}",
             widths=[layer.width for layer in self._plan.layers],
             layers=[_layer_function(shipped, layer) for layer in range(len(self._plan.layers))],
             on_end=ended,

@@ -50,7 +50,8 @@ class Gang:
         self._thread.start()
 
     def cancel(self) -> None:
-        self._session.sparkContext.cancelJobGroup(self._group)
+        # And future jobs: an attempt may be cancelled before its thread has handed the job to Spark.
+        self._session.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
 
     def join(self, timeout_s: float) -> bool:
         self._thread.join(timeout_s)

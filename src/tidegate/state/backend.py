@@ -6,6 +6,7 @@ run in the snapshot's thread while the task goes on writing.
 Invariant 1. A snapshot holds the state as it was when `snapshot` was called, whatever is written before it is read.
 Invariant 2. `snapshot` does not get slower as the state grows: what it does is bounded by the number of chunks.
 Invariant 3. What `sections` writes, `restore` of any backend reads (the rows are described in state/sections.py).
+Invariant 4. What has expired (state/ttl.py) is in no snapshot and is not restored, whether or not it was cleaned up.
 """
 
 from __future__ import annotations
@@ -22,17 +23,26 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidegate.ids import KeyGroup
-    from tidegate.state.declarations import Declaration, Kind
-    from tidegate.state.handles import ListHandle, MapHandle, ValueHandle
+    from tidegate.state.declarations import Declaration
+    from tidegate.state.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, ValueHandle
 
-    Handle: TypeAlias = ValueHandle[Any] | ListHandle[Any] | MapHandle[Any, Any]
+    Handle: TypeAlias = (
+        ValueHandle[Any]
+        | ListHandle[Any]
+        | MapHandle[Any, Any]
+        | ReducingHandle[Any]
+        | AggregatingHandle[Any, Any]
+    )
 
 
 class Section(NamedTuple):
-    """All rows of one key group of one state; there is at most one of each in a snapshot, and none is empty."""
+    """All rows of one key group of one state; there is at most one of each in a snapshot, and none is empty.
+
+    Operator state (state/operator_state.py) has sections too, with kinds and a key group of its own.
+    """
 
     state: str
-    kind: Kind
+    kind: str
     key_group: KeyGroup
     rows: pa.RecordBatch
 
@@ -68,7 +78,18 @@ class KeyedStateBackend(ABC):
 
     @abstractmethod
     def set_current_key(self, key: Hashable) -> None:
-        """All handles work on this key (normalised by the operator's key type) from now on. On the per-record path."""
+        """All handles work on this key (normalised by the operator's key type), in the empty namespace, from now on.
+
+        On the per-record path.
+        """
+
+    @abstractmethod
+    def set_current_namespace(self, namespace: bytes) -> None:
+        """All handles work in this namespace of the current key, until another is set, or a key.
+
+        Classic mistake: to set the namespace first. It belongs to the key, and setting a key leaves it. What names its
+        keys itself (`get_many` and its kin) works in the empty namespace.
+        """
 
     @abstractmethod
     def clear_current_key(self) -> None:
@@ -92,8 +113,16 @@ class KeyedStateBackend(ABC):
         """
 
     @abstractmethod
+    def clean_up(self, budget_entries: int) -> int:
+        """Look at the next entries that can expire, at most so many, and forget those that have; how many they were.
+
+        Goes round all of them in turn. To be called when the task is idle, and now and then when it is not: without it
+        expired entries are never returned, but stay in memory.
+        """
+
+    @abstractmethod
     def state_size(self) -> dict[str, int]:
-        """How many keys each state holds. For metrics."""
+        """How many keys (in each of their namespaces) each state holds, expired ones too. For metrics."""
 
     def close(self) -> None:
         """Let go of files and memory."""

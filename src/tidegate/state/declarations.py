@@ -17,19 +17,36 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, TypeVar, overload
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, Protocol, TypeVar, overload
 
 from tidegate.errors import ConfigurationError, TypeDeclarationError, UserLine
 from tidegate.types import DataType, data_type
 
 if TYPE_CHECKING:
-    from tidegate.state.handles import ListHandle, MapHandle, ValueHandle
+    from tidegate.state.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, ValueHandle
+    from tidegate.state.ttl import Ttl
 
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
+In = TypeVar("In")
+Out = TypeVar("Out")
+Accumulator = TypeVar("Accumulator")
 
-Kind = Literal["value", "list", "map"]
+Kind = Literal["value", "list", "map", "reducing", "aggregating"]
+
+
+class Absent:
+    """The default of a state where even None would be something that was stored."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "nothing stored"
+
+
+ABSENT = Absent()
 
 
 class Declaration(ABC):
@@ -38,11 +55,13 @@ class Declaration(ABC):
     kind: ClassVar[Kind]
     name: str  #: the attribute it was assigned to; "" until then
     line: UserLine  #: where the user wrote it
-    value_type: DataType  #: of the value, of a list's elements, of a map's values
+    value_type: DataType  #: of the value or accumulator, of a list's elements, of a map's values
+    ttl: Ttl | None  #: how long each value, element or map entry lives; None: until it is cleared
 
-    def __init__(self) -> None:
+    def __init__(self, ttl: Ttl | None = None) -> None:
         self.name = ""
         self.line = _calling_line()
+        self.ttl = ttl
 
     @property
     @abstractmethod
@@ -67,7 +86,17 @@ class Declaration(ABC):
         return f"<{self.kind} state {self.name or '(unnamed)'}: {self.type_name}>"
 
 
-class ValueState(Declaration, Generic[T]):
+class StoredValue(Declaration):
+    """A state that keeps one value for each key, whatever user code sees of it."""
+
+    default: Any  #: what there is where nothing is stored
+
+    @property
+    def type_name(self) -> str:
+        return self.value_type.name
+
+
+class ValueState(StoredValue, Generic[T]):
     """One value for each key. `get` gives `default` where nothing was set: None unless declared.
 
     :raises TypeDeclarationError: for a type that cannot be stored, or a default that is not of it.
@@ -76,20 +105,16 @@ class ValueState(Declaration, Generic[T]):
     kind = "value"
 
     @overload
-    def __init__(self: ValueState[T | None], type: type[T]) -> None: ...
+    def __init__(self: ValueState[T | None], type: type[T], *, ttl: Ttl | None = ...) -> None: ...
     @overload
-    def __init__(self: ValueState[T], type: type[T], *, default: T) -> None: ...
+    def __init__(self: ValueState[T], type: type[T], *, default: T, ttl: Ttl | None = ...) -> None: ...
     @overload
-    def __init__(self: ValueState[Any], type: Any, *, default: Any = ...) -> None: ...
+    def __init__(self: ValueState[Any], type: Any, *, default: Any = ..., ttl: Ttl | None = ...) -> None: ...
 
-    def __init__(self, type: Any, *, default: Any = None) -> None:
-        super().__init__()
+    def __init__(self, type: Any, *, default: Any = None, ttl: Ttl | None = None) -> None:
+        super().__init__(ttl)
         self.value_type = data_type(type)
         self.default = None if default is None else _checked_default(self.value_type, default, self.line)
-
-    @property
-    def type_name(self) -> str:
-        return self.value_type.name
 
     @overload
     def __get__(self, instance: None, owner: type) -> ValueState[T]: ...
@@ -108,12 +133,12 @@ class ListState(Declaration, Generic[T]):
     kind = "list"
 
     @overload
-    def __init__(self: ListState[T], type: type[T]) -> None: ...
+    def __init__(self: ListState[T], type: type[T], *, ttl: Ttl | None = ...) -> None: ...
     @overload
-    def __init__(self: ListState[Any], type: Any) -> None: ...
+    def __init__(self: ListState[Any], type: Any, *, ttl: Ttl | None = ...) -> None: ...
 
-    def __init__(self, type: Any) -> None:
-        super().__init__()
+    def __init__(self, type: Any, *, ttl: Ttl | None = None) -> None:
+        super().__init__(ttl)
         self.value_type = data_type(type)
 
     @property
@@ -137,12 +162,12 @@ class MapState(Declaration, Generic[K, V]):
     kind = "map"
 
     @overload
-    def __init__(self: MapState[K, V], key_type: type[K], value_type: type[V]) -> None: ...
+    def __init__(self: MapState[K, V], key_type: type[K], value_type: type[V], *, ttl: Ttl | None = ...) -> None: ...
     @overload
-    def __init__(self: MapState[Any, Any], key_type: Any, value_type: Any) -> None: ...
+    def __init__(self: MapState[Any, Any], key_type: Any, value_type: Any, *, ttl: Ttl | None = ...) -> None: ...
 
-    def __init__(self, key_type: Any, value_type: Any) -> None:
-        super().__init__()
+    def __init__(self, key_type: Any, value_type: Any, *, ttl: Ttl | None = None) -> None:
+        super().__init__(ttl)
         self.key_type: DataType = data_type(key_type)
         self.value_type = data_type(value_type)
         if not self.key_type.immutable:
@@ -162,6 +187,102 @@ class MapState(Declaration, Generic[K, V]):
     def __get__(self, instance: object, owner: type) -> MapHandle[K, V]: ...
 
     def __get__(self, instance: object | None, owner: type) -> MapState[K, V] | MapHandle[K, V]:
+        if instance is not None:
+            self._refuse_access(instance)
+        return self
+
+
+class ReducingState(StoredValue, Generic[T]):
+    """One value for each key, into which `add` folds each new one: `total = tg.ReducingState(int, operator.add)`.
+
+    `reduce_function(so_far, new)` returns a value of the same type. The first value that is added is kept as it is.
+    """
+
+    kind = "reducing"
+    default = ABSENT
+
+    @overload
+    def __init__(
+        self: ReducingState[T], type: type[T], reduce_function: Callable[[T, T], T], *, ttl: Ttl | None = ...
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: ReducingState[Any], type: Any, reduce_function: Callable[[Any, Any], Any], *, ttl: Ttl | None = ...
+    ) -> None: ...
+
+    def __init__(self, type: Any, reduce_function: Callable[[Any, Any], Any], *, ttl: Ttl | None = None) -> None:
+        super().__init__(ttl)
+        self.value_type = data_type(type)
+        if not callable(reduce_function):
+            raise TypeDeclarationError(
+                f"{self.line}: a ReducingState needs a function of two values, not {reduce_function!r}: for a sum write "
+                "tg.ReducingState(int, operator.add).",
+                line=str(self.line),
+            )
+        self.reduce_function = reduce_function
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> ReducingState[T]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> ReducingHandle[T]: ...
+
+    def __get__(self, instance: object | None, owner: type) -> ReducingState[T] | ReducingHandle[T]:
+        if instance is not None:
+            self._refuse_access(instance)
+        return self
+
+
+class Aggregate(Protocol[In, Accumulator, Out]):
+    """What an AggregatingState asks of its aggregation; `tg.AggregateFunction` is one.
+
+    Classic mistake: an `add` that changes the accumulator and returns None. What it returns is what is kept.
+    """
+
+    def create_accumulator(self) -> Accumulator: ...
+
+    def add(self, value: In, accumulator: Accumulator, /) -> Accumulator: ...
+
+    def get_result(self, accumulator: Accumulator, /) -> Out: ...
+
+
+class AggregatingState(StoredValue, Generic[In, Out]):
+    """An accumulator for each key. `add` takes values of one type, `get` gives a result of another.
+
+    The accumulator is what is stored, so its type must be known: `accumulator_type`, here or as an attribute of the
+    aggregation. One whose values cannot change (a tuple, a frozen dataclass) is never copied. `merge(a, b)` of the
+    aggregation is needed only where windows merge.
+    """
+
+    kind = "aggregating"
+    default = ABSENT
+
+    def __init__(
+        self, aggregate: Aggregate[In, Any, Out], *, accumulator_type: Any = None, ttl: Ttl | None = None
+    ) -> None:
+        super().__init__(ttl)
+        if isinstance(aggregate, type):
+            raise TypeDeclarationError(
+                f"{self.line}: an AggregatingState needs an aggregation, not a class: write {aggregate.__name__}().",
+                line=str(self.line),
+            )
+        declared = getattr(aggregate, "accumulator_type", None) if accumulator_type is None else accumulator_type
+        if declared is None:
+            raise TypeDeclarationError(
+                f"{self.line}: the type of {type(aggregate).__name__}'s accumulator is not known. Give it: "
+                "tg.AggregatingState(aggregate, accumulator_type=tuple[int, float]).",
+                line=str(self.line),
+            )
+        self.value_type = data_type(declared)
+        self.aggregate = aggregate
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> AggregatingState[In, Out]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> AggregatingHandle[In, Out]: ...
+
+    def __get__(
+        self, instance: object | None, owner: type
+    ) -> AggregatingState[In, Out] | AggregatingHandle[In, Out]:
         if instance is not None:
             self._refuse_access(instance)
         return self
@@ -214,8 +335,9 @@ def _checked_default(value_type: DataType, default: Any, line: UserLine) -> Any:
 
 
 def _calling_line() -> UserLine:
-    """The first line outside this module: the one that wrote the declaration."""
+    """The first line outside this package: the one that wrote the declaration."""
+    package = __name__.rpartition(".")[0] + "."
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(package):
         frame = frame.f_back
     return UserLine(frame.f_code.co_filename, frame.f_lineno)

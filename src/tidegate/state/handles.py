@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
+In = TypeVar("In", contravariant=True)
+Out = TypeVar("Out", covariant=True)
 
 
 class ValueHandle(ABC, Generic[T]):
@@ -159,3 +161,37 @@ class MapHandle(ABC, Generic[K, V]):
         if not self.contains(key):
             raise KeyError(key)
         self.remove(key)
+
+
+class ReducingHandle(ABC, Generic[T]):
+    """One value for each key, into which each added one is folded."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get(self) -> T | None:
+        """What has been added to the current key, folded; None when nothing was."""
+
+    @abstractmethod
+    def add(self, value: T) -> None:
+        """:raises TypeDeclarationError: when the value, or what the reduce function made of it, does not fit."""
+
+    @abstractmethod
+    def clear(self) -> None: ...
+
+
+class AggregatingHandle(ABC, Generic[In, Out]):
+    """An accumulator for each key, seen through its aggregation."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get(self) -> Out | None:
+        """The aggregation's result for the current key; None when nothing was added."""
+
+    @abstractmethod
+    def add(self, value: In) -> None:
+        """:raises TypeDeclarationError: when the new accumulator is not of the declared type."""
+
+    @abstractmethod
+    def clear(self) -> None: ...

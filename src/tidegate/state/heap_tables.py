@@ -2,7 +2,7 @@
 
 Executor. The task's thread reads and writes; a `FrozenDicts` is written and released by the snapshot's thread.
 
-A table is a fixed number of chunks, dictionaries from normalised key to what is kept. A snapshot takes the list of
+A table is a fixed number of chunks, dictionaries from key (normalised, state/namespaces.py) to what is kept. A snapshot takes the list of
 chunks as it is and leaves them to be read by another thread:
 
     freeze:  no chunk is owned any more; the snapshot has the chunks
@@ -56,7 +56,7 @@ def chunk_of(key: Hashable) -> int:
 
 
 class CurrentKey:
-    """The key of the record in work, and its chunk; one slot that all handles of a backend read."""
+    """The key of the record in work with its namespace, and its chunk; one slot that all handles of a backend read."""
 
     __slots__ = ("chunk", "key")
 
@@ -181,7 +181,7 @@ class ValueTable(DictTable):
             self.put(key, value)
 
     def write(self, chunks: list[Chunk], writer: SectionWriter) -> None:
-        for piece in _pieces(chunks):
+        for piece in pieces(chunks):
             writer.add_values(list(piece), list(piece.values()))
 
 
@@ -218,12 +218,12 @@ class ListTable(NestedTable):
     __slots__ = ()
 
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
-        for key, elements in zip(reader.keys(rows), reader.values(rows), strict=True):
+        for key, elements in zip(reader.keys(rows), reader.lists(rows), strict=True):
             if elements:
                 self.put_inner(chunk_of(key), key, elements)
 
     def write(self, chunks: list[Chunk], writer: SectionWriter) -> None:
-        for piece in _pieces(chunks):
+        for piece in pieces(chunks):
             writer.add_lists(list(piece), list(piece.values()))
 
 
@@ -235,19 +235,22 @@ class MapTable(NestedTable):
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         entries = zip(reader.keys(rows), reader.map_keys(rows), reader.values(rows), strict=True)
         for key, map_key, value in entries:
-            chunk = chunk_of(key)
-            inner = self.inner_for_write(chunk, key)
-            if inner is None:
-                self.put_inner(chunk, key, {map_key: value})
-            else:
-                inner[map_key] = value
+            self.put_entry(key, map_key, value)
+
+    def put_entry(self, key: Any, map_key: Any, value: Any) -> None:
+        chunk = chunk_of(key)
+        inner = self.inner_for_write(chunk, key)
+        if inner is None:
+            self.put_inner(chunk, key, {map_key: value})
+        else:
+            inner[map_key] = value
 
     def write(self, chunks: list[Chunk], writer: SectionWriter) -> None:
         keys: list[Any] = []
         counts: list[int] = []
         map_keys: list[Any] = []
         values: list[Any] = []
-        for piece in _pieces(chunks):
+        for piece in pieces(chunks):
             for key, inner in piece.items():
                 entries = iter(inner.items())
                 while part := list(islice(entries, PIECE_ROWS - len(values))):
@@ -262,7 +265,7 @@ class MapTable(NestedTable):
             writer.add_map_entries(keys, counts, map_keys, values)
 
 
-def _pieces(chunks: list[Chunk]) -> Iterator[Chunk]:
+def pieces(chunks: list[Chunk]) -> Iterator[Chunk]:
     """The same entries in dictionaries of about `PIECE_ROWS`: small chunks joined, large ones cut."""
     joined: Chunk = {}
     for chunk in chunks:

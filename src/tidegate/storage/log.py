@@ -150,6 +150,11 @@ class JobLog:
             )
         return record
 
+    def reread(self) -> LogRecord:
+        """The newest record, for a driver that holds the job. :raises Superseded: when it is another driver's."""
+        self.read_newest()
+        return self._held()
+
     # -- taking the job over ---------------------------------------------------------------------------------------
 
     def take_generation(self, driver: str, now: float, resume: Resume | CheckpointPointer = Resume.LATEST) -> LogRecord:

@@ -375,6 +375,8 @@ class Slot:
         self._sequences[frame.sender] += 1
 
     def _accept(self, frame: Frame) -> None:
+        if frame.kind is Kind.FLUSH:
+            return  # it has done its work by arriving; held back, it would count against the limits
         if self._aligner.is_held(ChannelId(frame.sender)):
             self._hold(frame)
             return
@@ -389,8 +391,6 @@ class Slot:
                 if self._aligner.aligning is None:
                     self._alignment_began = self._clock()
                 self._act(self._aligner.on_barrier(ChannelId(frame.sender), CheckpointId(frame.value)))
-            case Kind.FLUSH:
-                pass
             case Kind.WATERMARK:
                 raise ProtocolViolation("a watermark frame, which this release never sends")
             case _:

@@ -107,6 +107,7 @@ class InProcessRun:
         max_drivers: int = 10,
         zombies: bool = True,
         store: ObjectStore | None = None,
+        max_actions: int = MAX_ACTIONS,
     ) -> None:
         self._env = env
         self._random = random.Random(seed)
@@ -116,6 +117,7 @@ class InProcessRun:
         self._config: JobConfig = replace(env.config(), storage=uri)
         self._store = open_store(uri) if store is None else store
         self._max_drivers = max_drivers
+        self._max_actions = max_actions
         self._zombies_allowed = zombies
         self._zombies: list[_Process] = []
         self._view = JobView()
@@ -206,8 +208,8 @@ class InProcessRun:
 
     def count_action(self) -> None:
         self._actions += 1
-        if self._actions > MAX_ACTIONS:
-            raise Stuck(f"no end after {MAX_ACTIONS} actions")
+        if self._actions > self._max_actions:
+            raise Stuck(f"no end after {self._max_actions} actions")
 
 
 class _AttemptRun:
@@ -300,13 +302,14 @@ class _AttemptRun:
                 continue
             while process.link.to_slot:
                 self._tell(process)
-            for (_, receiver), rows in self._channels.items():
-                while receiver == id and rows:
-                    process.slot.mailbox.put_frame(decode_frame(self._seal, memoryview(rows.popleft())))
-                    process.slot.turn(0.0)
-            process.slot.mailbox.end_input()
+            waiting = [row for (_, receiver), rows in self._channels.items() if receiver == id for row in rows]
+            frames = deque(decode_frame(self._seal, memoryview(row)) for row in waiting)
             while not process.slot.finished:
                 self._run.count_action()
+                while frames and process.slot.mailbox.put_frame(frames[0], wait=False):
+                    frames.popleft()
+                if not frames:
+                    process.slot.mailbox.end_input()
                 process.slot.turn(0.0)
             process.slot.close()
             process.alive = False
@@ -319,6 +322,7 @@ class _AttemptRun:
             actions.append((5.0, lambda: self._posted.popleft()()))
         if self._storing.jobs:
             actions.append((0.5, lambda: self._storing.jobs.popleft()()))
+        out_of_credit = {sender for (sender, _), rows in self._channels.items() if len(rows) > CHANNEL_ROWS}
         for id, process in self.processes.items():
             if process.link.to_driver:
                 actions.append((2.0, lambda id=id: self._hear(id)))
@@ -329,7 +333,7 @@ class _AttemptRun:
             for background in (process.uploads, process.commits):
                 if background.jobs:
                     actions.append((0.5, lambda p=process, b=background: self._guard(p, b.jobs.popleft())))
-            if self._can_turn(id, process):
+            if id not in out_of_credit and self._can_turn(process):
                 actions.append((process.speed * 3, lambda i=id, p=process: self._turn(i, p)))
         for (sender, receiver), rows in self._channels.items():
             if len(rows) > 1 and self.processes[receiver].alive:
@@ -340,10 +344,8 @@ class _AttemptRun:
                     actions.append((0.05, lambda z=zombie, b=background: self._haunt(z, b)))
         return actions
 
-    def _can_turn(self, id: SlotId, process: _Process) -> bool:
-        if process.slot.finished or any(
-            len(rows) > CHANNEL_ROWS for (sender, _), rows in self._channels.items() if sender == id
-        ):
+    def _can_turn(self, process: _Process) -> bool:
+        if process.slot.finished:
             return False
         if process.idle_until is None or self._clock() >= process.idle_until:
             return True

@@ -45,6 +45,7 @@ class Settings:
     readings: int = 300  #: of each source
     rate: float = 2400.0  #: readings a second, of all sources
     every: str = "200ms"
+    retained: int = 1
     crashes: list[Crash] = dataclasses.field(default_factory=list)
     signal: str = "SIGKILL"  #: what happens at a crash point
     heartbeat_s: float = 30.0
@@ -140,7 +141,12 @@ def build(settings: Settings, spark: Any = None) -> tg.StreamEnvironment:
     env = tg.StreamEnvironment(
         settings.name, parallelism=PARALLELISM, spark=spark, master=settings.master, spark_conf=settings.spark_conf
     )
-    env.checkpointing(every=settings.every, storage=f"file://{settings.folder}/checkpoints", resume=settings.resume)
+    env.checkpointing(
+        every=settings.every,
+        storage=f"file://{settings.folder}/checkpoints",
+        retained=settings.retained,
+        resume=settings.resume,
+    )
     env.restart_strategy("fixed-delay", attempts=1000, delay="0s")
     env._config = dataclasses.replace(env._config, heartbeat_timeout_s=settings.heartbeat_s)
     if settings.crashes:

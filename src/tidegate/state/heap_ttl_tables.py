@@ -1,0 +1,160 @@
+"""Tables whose entries expire. Part of the heap backend.
+
+Executor; threads as in state/heap_tables.py, whose tables these are, but what is kept is a pair:
+
+    value state   key -> (value, expiry)
+    list state    key -> [(element, expiry), ...]
+    map state     key -> {map key: (value, expiry), ...}
+
+Pairs are never changed, only replaced. What has expired stays until `sweep` comes by, and is written into no snapshot.
+
+`sweep` is one round over a table, as a generator that looks at one entry (or one chunk) for each step: the task's thread
+takes a few steps at a time and never looks at everything at once. An entry that is written meanwhile is seen in this
+round or the next. A single inner map is listed at once: about ten milliseconds for a million entries under one key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tidegate.state.heap_tables import CHUNKS, ListTable, MapTable, ValueTable, chunk_of, pieces
+from tidegate.state.sections import PIECE_ROWS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidegate.state.heap_tables import Chunk
+    from tidegate.state.sections import SectionReader, SectionWriter
+
+ELEMENTS_AT_ONCE = 256  #: of a list, forgotten in one go
+
+
+class SweptTable(Protocol):
+    """A table with entries that expire."""
+
+    def sweep(self, now_ms: Callable[[], int]) -> Iterator[int]:
+        """One round; each step gives how many entries it has forgotten, 0 or 1."""
+
+
+class ExpiringValues(ValueTable):
+    """Chunks of key -> (value, expiry)."""
+
+    __slots__ = ("_lifetime_ms",)
+
+    def __init__(self, lifetime_ms: int) -> None:
+        super().__init__()
+        self._lifetime_ms = lifetime_ms
+
+    def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
+        expiries = reader.expiries(rows, reader.now_ms + self._lifetime_ms)
+        for key, value, expiry in zip(reader.keys(rows), reader.values(rows), expiries, strict=True):
+            self.put(key, (value, expiry))
+
+    def write(self, chunks: list[Chunk], writer: SectionWriter) -> None:
+        now = writer.now_ms
+        for piece in pieces(chunks):
+            live = [(key, value, expiry) for key, (value, expiry) in piece.items() if expiry > now]
+            writer.add_values([k for k, _, _ in live], [v for _, v, _ in live], [e for _, _, e in live])
+
+    def sweep(self, now_ms: Callable[[], int]) -> Iterator[int]:
+        for chunk in range(CHUNKS):
+            yield 0
+            for key in list(self.chunks[chunk]):
+                entry = self.chunks[chunk].get(key)
+                expired = entry is not None and entry[1] <= now_ms()
+                if expired:
+                    self.discard(chunk, key)
+                yield int(expired)
+
+
+class ExpiringLists(ListTable):
+    """Chunks of key -> list of (element, expiry)."""
+
+    __slots__ = ("_lifetime_ms",)
+
+    def __init__(self, lifetime_ms: int) -> None:
+        super().__init__()
+        self._lifetime_ms = lifetime_ms
+
+    def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
+        lists = reader.expiring_lists(rows, reader.now_ms + self._lifetime_ms)
+        for key, (elements, expiries) in zip(reader.keys(rows), lists, strict=True):
+            if elements:
+                self.put_inner(chunk_of(key), key, list(zip(elements, expiries, strict=True)))
+
+    def write(self, chunks: list[Chunk], writer: SectionWriter) -> None:
+        now = writer.now_ms
+        for piece in pieces(chunks):
+            live = {key: [pair for pair in pairs if pair[1] > now] for key, pairs in piece.items()}
+            live = {key: pairs for key, pairs in live.items() if pairs}
+            writer.add_lists(
+                list(live),
+                [[element for element, _ in pairs] for pairs in live.values()],
+                [[expiry for _, expiry in pairs] for pairs in live.values()],
+            )
+
+    def sweep(self, now_ms: Callable[[], int]) -> Iterator[int]:
+        # Elements are added at the end, so those that expire first are in front. Where a duration was made shorter, or
+        # the clock was set back, some wait here behind later ones; no reader ever sees them.
+        for chunk in range(CHUNKS):
+            yield 0
+            for key in list(self.chunks[chunk]):
+                yield 0
+                while expired := self._drop_front(chunk, key, now_ms()):
+                    yield from [1] * expired
+
+    def _drop_front(self, chunk: int, key: Any, now: int) -> int:
+        pairs = self.chunks[chunk].get(key, ())
+        expired = 0
+        while expired < min(len(pairs), ELEMENTS_AT_ONCE) and pairs[expired][1] <= now:
+            expired += 1
+        if expired:
+            pairs = self.inner_for_write(chunk, key)
+            del pairs[:expired]
+            if not pairs:
+                self.discard(chunk, key)
+        return expired
+
+
+class ExpiringMaps(MapTable):
+    """Chunks of key -> map of map key -> (value, expiry)."""
+
+    __slots__ = ("_lifetime_ms",)
+
+    def __init__(self, lifetime_ms: int) -> None:
+        super().__init__()
+        self._lifetime_ms = lifetime_ms
+
+    def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
+        expiries = reader.expiries(rows, reader.now_ms + self._lifetime_ms)
+        entries = zip(reader.keys(rows), reader.map_keys(rows), reader.values(rows), expiries, strict=True)
+        for key, map_key, value, expiry in entries:
+            self.put_entry(key, map_key, (value, expiry))
+
+    def write(self, chunks: list[Chunk], writer: SectionWriter) -> None:
+        now = writer.now_ms
+        for piece in pieces(chunks):
+            for key, inner in piece.items():
+                live = [(map_key, value, expiry) for map_key, (value, expiry) in inner.items() if expiry > now]
+                for start in range(0, len(live), PIECE_ROWS):
+                    part = live[start : start + PIECE_ROWS]
+                    map_keys, values, expiries = (list(column) for column in zip(*part, strict=True))
+                    writer.add_map_entries([key], [len(part)], map_keys, values, expiries)
+
+    def sweep(self, now_ms: Callable[[], int]) -> Iterator[int]:
+        for chunk in range(CHUNKS):
+            yield 0
+            for key in list(self.chunks[chunk]):
+                for map_key in list(self.chunks[chunk].get(key, ())):
+                    pair = self.chunks[chunk].get(key, {}).get(map_key)
+                    expired = pair is not None and pair[1] <= now_ms()
+                    if expired:
+                        self.remove_entry(chunk, key, map_key)
+                    yield int(expired)
+
+    def remove_entry(self, chunk: int, key: Any, map_key: Any) -> None:
+        inner = self.inner_for_write(chunk, key)
+        del inner[map_key]
+        if not inner:
+            self.discard(chunk, key)

@@ -1,0 +1,106 @@
+"""A driver that takes a job over while the old one is still at work."""
+
+from __future__ import annotations
+
+import pytest
+
+import tidegate as tg
+from tidegate.coordinator.job import JobRun
+from tidegate.coordinator.observing import JobView
+from tidegate.errors import CheckpointDamaged, Superseded
+from tidegate.storage.checkpoints import store_checkpoint
+from tidegate.storage.log import JobLog, Resume
+from tidegate.storage.memory_store import MemoryStore
+from tidegate.storage.metadata import CheckpointMetadata
+from tidegate.storage.paths import JobPaths
+from tidegate.task.ports import NoCrashPoints
+
+PATHS = JobPaths("orders")
+
+
+class OldDriver:
+    """Completes checkpoints, each with a deletion of the one before."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._log = JobLog(store, PATHS)
+        self._log.take_generation("old", 0.0, Resume.FRESH)
+        self.completed = 0
+
+    def complete(self) -> None:
+        self.completed += 1
+        metadata = CheckpointMetadata(
+            job="orders", checkpoint=self.completed, generation=1, attempt=1, triggered_at=0.0, completed_at=0.0,
+            operators=[], slots=[],
+        )  # fmt: skip
+        pointer = store_checkpoint(self._store, PATHS, metadata)
+        before = self._log.last
+        self._log.append(self._log.completed(pointer, [pointer], 0.0))
+        if before is not None and before.latest is not None:
+            self._store.delete(before.latest.metadata_path)
+
+
+class BusyStore(MemoryStore):
+    """Something happens right before a checkpoint's metadata is read, a given number of times."""
+
+    happening = staticmethod(lambda: None)
+    times = 0
+
+    def get(self, path: str) -> bytes:
+        if path.endswith("_metadata.json") and self.times:
+            self.times -= 1
+            self.happening()
+        return super().get(path)
+
+
+def take_over(store: MemoryStore) -> JobRun:
+    env = tg.StreamEnvironment("orders")
+    env.checkpointing(storage="memory://orders", resume="latest")
+    env.from_collection([1, 2, 3], uid="numbers", type=int).collect(uid="out")
+    return JobRun(
+        name="orders", graph=env._graph, default_parallelism=1, config=env.config(), store=store, driver="new",
+        view=JobView(), crash_points=NoCrashPoints(), clock=lambda: 0.0, wall_clock=lambda: 0.0,
+        sleep=lambda seconds: None, jitter=lambda: 0.0,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> BusyStore:
+    return BusyStore(request.node.name)
+
+
+def test_a_checkpoint_that_the_old_driver_deletes_as_we_look_is_no_damage(store: BusyStore):
+    old = OldDriver(store)
+    old.complete()
+    store.happening, store.times = old.complete, 3
+
+    job = take_over(store)
+    job.begin()
+
+    assert job.next_attempt().restored_from == old.completed == 4
+
+
+def test_a_checkpoint_that_is_missing_while_nobody_is_at_work_is_damage(store: BusyStore):
+    old = OldDriver(store)
+    old.complete()
+    store.delete(metadata_path(store))
+
+    with pytest.raises(CheckpointDamaged):
+        take_over(store)
+
+
+def test_a_driver_that_was_away_begins_no_attempt_behind_a_newer_one(store: BusyStore):
+    OldDriver(store).complete()
+    first, second = take_over(store), take_over(store)
+    first.begin()
+    first.next_attempt()
+    second.begin()
+
+    with pytest.raises(Superseded):
+        first.next_attempt()
+    assert str(second.next_attempt().id) == "g3-a1"
+
+
+def metadata_path(store: MemoryStore) -> str:
+    (path,) = [path for path in store.list("") if path.endswith("_metadata.json")]
+    return path
