@@ -131,7 +131,7 @@ def test_parts_that_cannot_be_are_refused(wrong):
 
 
 def test_keyed_state_cannot_have_more_subtasks_than_key_groups_but_other_state_can():
-    with pytest.raises(ConfigurationError, match="stored in 16 key groups.*Use 1 to 16"):
+    with pytest.raises(ConfigurationError, match=r"stored in 16 key groups.*Use 1 to 16"):
         redistribute(
             [part(0, 1, of=Distribution.KEYED, group=0)], old_parallelism=1, new_parallelism=17, max_parallelism=16
         )

@@ -135,7 +135,7 @@ def test_the_same_question_gets_the_same_state_and_another_one_is_refused():
     assert store.list_state("lines", str) is store.list_state("lines", str)
     with pytest.raises(ConfigurationError, match=r"'lines' is asked for twice: .*list\[str\].*list\[int\]"):
         store.list_state("lines", int)
-    with pytest.raises(ConfigurationError, match="operator-list of .* operator-union of"):
+    with pytest.raises(ConfigurationError, match=r"operator-list of .* operator-union of"):
         store.union_list_state("lines", str)
     with pytest.raises(ConfigurationError, match="cannot be the name"):
         store.list_state("raw-operator", str)
@@ -145,11 +145,11 @@ def test_stored_state_that_is_asked_for_in_another_way_is_refused():
     sections = list(filled().snapshot().sections())
     with pytest.raises(ConfigurationError, match=r"'lines' as operator-list, but .* Ask for it with list_state"):
         restored(sections).union_list_state("lines", str)
-    with pytest.raises(TypeDeclarationError, match="'lines' .* the checkpoint holds string"):
+    with pytest.raises(TypeDeclarationError, match=r"'lines' .* the checkpoint holds string"):
         restored(sections).list_state("lines", int)
+    store = OperatorStateStore()
+    store.restore("rules", "operator-broadcast", -1, [sections[0].rows])
     with pytest.raises(CheckpointDamaged, match="no column 'map_key'"):
-        store = OperatorStateStore()
-        store.restore("rules", "operator-broadcast", -1, [sections[0].rows])
         store.broadcast_state("rules", str, str)
     with pytest.raises(CheckpointDamaged, match="no kind of operator state"):
         OperatorStateStore().restore("lines", "operator-tree", -1, [])
