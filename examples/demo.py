@@ -139,29 +139,32 @@ class Onlooker:
                     self.in_mid_stream.set()
 
 
-def kill_a_worker(client: tg.JobClient, seen: Onlooker) -> None:
-    """kill -9, in mid-stream."""
+def kill_a_worker(client: tg.JobClient, seen: Onlooker) -> set[int]:
+    """kill -9, in mid-stream. Gives the process ids of all workers that there were."""
     deadline = time.monotonic() + PATIENCE_S
     while not seen.in_mid_stream.wait(0.05):
+        if seen.failed_at is not None:
+            client.cancel()
+            client.wait()
+            sys.exit("the job failed by itself, before anything was killed; its error is above")
         if client.status.is_terminal:
             client.wait()  # raises what ended it
             sys.exit("the job ended before its worker could be killed")
         if time.monotonic() > deadline:
             sys.exit(f"the job did not complete {KILL_AFTER} checkpoints within {PATIENCE_S:g} s")
     time.sleep(KILL_DELAY_S)
-    worker = client.workers()[SUM_ODD]
+    workers = {slot: worker.pid for slot, worker in client.workers().items()}
     seen.killed_at = time.time()
-    os.kill(worker.pid, signal.SIGKILL)
-    seen.say(f"[bold red]kill -9 {worker.pid}[/bold red]: the worker that sums the odd numbers", seen.killed_at)
+    os.kill(workers[SUM_ODD], signal.SIGKILL)
+    seen.say(f"[bold red]kill -9 {workers[SUM_ODD]}[/bold red]: the worker that sums the odd numbers", seen.killed_at)
+    return set(workers.values())
 
 
-def all_workers_at(client: tg.JobClient, seen: Onlooker) -> float:
-    """When the last worker of the new attempt has called the coordinator: the restart is done."""
-    slots = len(client.workers())
-    while seen.failed_at is None and not client.status.is_terminal:
-        time.sleep(0.005)
-    while not client.status.is_terminal and seen.running_again_at is None:
-        if len(client.workers()) == slots and seen.restored_from is not None:
+def all_workers_at(client: tg.JobClient, seen: Onlooker, old: set[int]) -> float:
+    """When the last worker of the new attempt has called the coordinator: the restart is done. `old` are process ids."""
+    while seen.running_again_at is None and not client.status.is_terminal:
+        new = {worker.pid for worker in client.workers().values()}
+        if len(new) == len(old) and not new & old:
             return time.time()
         time.sleep(0.005)
     return seen.running_again_at or time.time()
@@ -222,8 +225,8 @@ def main() -> int:
         client = build(folder).execute_async()
         seen = Onlooker(console)
         client.view.subscribe(seen)
-        kill_a_worker(client, seen)
-        restarted_at = all_workers_at(client, seen)
+        old = kill_a_worker(client, seen)
+        restarted_at = all_workers_at(client, seen, old)
         client.wait(timeout=f"{PATIENCE_S:g}s")
         if client.status is not tg.JobStatus.FINISHED:
             client.cancel()

@@ -231,6 +231,25 @@ def test_a_job_that_has_not_ended_leaves_its_picture_when_the_program_ends() -> 
     assert "RUNNING" in file.getvalue()
 
 
+def test_a_long_failure_is_wrapped_and_a_long_line_of_the_job_is_not() -> None:
+    file = io.StringIO()
+    display = LiveDisplay(Console(file=file, force_terminal=True, width=60, height=30))
+    view = JobView()
+    error, line = "E " + "why " * 30 + "END-OF-CAUSE", "x" * 150
+    with display.showing():
+        display.launching(planned_sums(), CONFIG)
+        display.launched(client_of(view), planned_sums())
+        view.publish(failed(error))
+        view.publish(status(JobStatus.RUNNING))
+        print(line)
+        view.publish(status(JobStatus.FINISHED))
+
+    assert line in file.getvalue()
+    last = next(shown for shown in file.getvalue().splitlines() if "END-OF-CAUSE" in shown)
+    assert last.startswith("  ")
+    assert len(last.rstrip()) <= 60
+
+
 def test_after_the_display_the_streams_are_as_they_were(capsys: pytest.CaptureFixture[str]) -> None:
     file = io.StringIO()
     display = LiveDisplay(Console(file=file, force_terminal=True, width=100, height=30))

@@ -8,10 +8,12 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from cli_kit import checkpoint, client_of, planned_sums
 
 from tidegate.cli.failures import describe_error, without_our_frames
 from tidegate.cli.main import _split_at_program, main
-from tidegate.cli.run import exit_code_of
+from tidegate.cli.run import Jobs, exit_code_of
+from tidegate.coordinator.observing import JobView
 from tidegate.errors import (
     ConfigurationError,
     GraphError,
@@ -232,6 +234,17 @@ def test_a_traceback_of_this_package_alone_is_kept_whole() -> None:
     text = f'Traceback (most recent call last):\n  File "{ours}", line 5, in turn\n    x\nKeyError: 1'
 
     assert without_our_frames(text) == text
+
+
+@pytest.mark.parametrize(("path", "said"), [("file:///data/chk-3", True), ("memory://job/chk-3", False)])
+def test_a_checkpoint_that_is_left_is_pointed_out(path: str, said: bool, capsys: Captured) -> None:
+    view = JobView()
+    view.publish(checkpoint(3, path=path))
+    jobs = Jobs()
+    jobs.launched(client_of(view), planned_sums())
+    jobs.say_how_to_continue()
+
+    assert ("checkpoint 3 is kept: tidegate run --resume continues from it" in capsys.readouterr().err) is said
 
 
 def test_warnings_and_the_log_are_single_lines(tmp_path: Path, capsys: Captured) -> None:

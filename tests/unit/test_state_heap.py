@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from state_kit import MAX_PARALLELISM, Everything, backend_for, bound, plain
+from state_kit import MAX_PARALLELISM, STATES, Everything, backend_for, bound, plain
 
 from tidegate.errors import CheckpointDamaged, ConfigurationError, ProtocolViolation, TypeDeclarationError
 from tidegate.state.backend import bind_states
@@ -193,11 +193,20 @@ def test_state_without_a_current_key_is_refused(columnar):
         lambda: function.counts.remove("x"),
         function.counts.clear,
         lambda: len(function.counts),
+        function.best.get,
+        lambda: function.best.add(1),
+        function.best.clear,
+        function.mean.get,
+        lambda: function.mean.add(1),
     ]
     for use in uses:
         with pytest.raises(ConfigurationError, match="no key is current"):
             use()
-    assert backend.state_size() == {"total": 0, "tags": 0, "log": 0, "counts": 0}
+    backend.set_current_namespace(b"window")
+    for use in uses:
+        with pytest.raises(ConfigurationError, match="no key is current"):
+            use()
+    assert backend.state_size() == dict.fromkeys(STATES, 0)
 
 
 @pytest.mark.parametrize("columnar", [False, True])

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from state_kit import Everything, Model, bound, plain
+from state_kit import Everything, InNamespace, Model, bound, plain
 
 from tidegate.state.backend import KeyedSnapshot
 from tidegate.state.heap import HeapStateBackend
@@ -25,6 +25,7 @@ KEY_SETS: dict[str, tuple[Any, list[Any]]] = {
     "tuple": (tuple[int, str], TUPLE_KEYS),
     "mixed": (None, MIXED_KEYS),
 }
+NAMESPACES = [b"", b"", b"w1", b"\x00\xff"]
 SMALL = st.integers(-100, 100)
 WORD = st.sampled_from(["x", "y", "z"])
 
@@ -39,10 +40,16 @@ class Run:
     model: Model = field(default_factory=Model)
     snapshots: list[tuple[KeyedSnapshot, dict[str, dict[Any, Any]]]] = field(default_factory=list)
 
-    def at(self, key: Any) -> Any:
+    def at(self, place: tuple[Any, bytes]) -> Any:
+        """Make a key and a namespace current; what the model calls them."""
+        key, namespace = place
         normalised = self.type.normalise(key)
         self.backend.set_current_key(normalised)
-        return normalised
+        if not namespace:
+            return normalised
+        self.backend.set_current_namespace(b"somewhere else")
+        self.backend.set_current_namespace(namespace)
+        return InNamespace(normalised, namespace)
 
     # -- one key ---------------------------------------------------------------------------------------------------
 
@@ -118,6 +125,29 @@ class Run:
         self.model.state["log"].pop(at, None)
         self.model.state["counts"].pop(at, None)
 
+    def add_best(self, key: Any, number: int, _: str) -> None:
+        at = self.at(key)
+        best = self.model.state["best"]
+        assert self.function.best.get() == best.get(at)
+        self.function.best.add(number)
+        best[at] = max(best.get(at, number), number)
+        assert self.function.best.get() == best[at]
+
+    def add_mean(self, key: Any, number: int, _: str) -> None:
+        at = self.at(key)
+        total, count = self.model.state["mean"].get(at, (0, 0))
+        assert self.function.mean.get() == (total / count if count else None)
+        self.function.mean.add(number)
+        self.model.state["mean"][at] = [total + number, count + 1]
+
+    def clear_folded(self, key: Any, _: int, __: str) -> None:
+        at = self.at(key)
+        self.function.best.clear()
+        self.function.mean.clear()
+        self.model.state["best"].pop(at, None)
+        self.model.state["mean"].pop(at, None)
+        assert self.function.best.get() is None
+
     # -- columns of keys -------------------------------------------------------------------------------------------
 
     def add_batch(self, keys: pa.Array, numbers: list[int]) -> None:
@@ -168,6 +198,9 @@ SCALAR_OPERATIONS = [
     Run.put_count,
     Run.remove_count,
     Run.clear_nested,
+    Run.add_best,
+    Run.add_mean,
+    Run.clear_folded,
 ]
 BATCH_OPERATIONS = [Run.add_batch, Run.update_batch, Run.get_batch]
 
@@ -188,7 +221,8 @@ def keys_in(column: pa.Array) -> list[Any]:
 
 @st.composite
 def steps(draw: st.DrawFn, keys: list[Any]) -> list[tuple[Any, ...]]:
-    scalar = st.tuples(st.sampled_from(SCALAR_OPERATIONS), st.sampled_from(keys), SMALL, WORD)
+    place = st.tuples(st.sampled_from(keys), st.sampled_from(NAMESPACES))
+    scalar = st.tuples(st.sampled_from(SCALAR_OPERATIONS), place, SMALL, WORD)
     rows = st.lists(st.tuples(st.integers(0, 50), SMALL), max_size=12)
     batch = st.tuples(
         st.sampled_from(BATCH_OPERATIONS),
@@ -225,7 +259,10 @@ def test_state_snapshots_and_restores_agree_with_plain_dictionaries(keys, column
         for section in final:
             restored.restore(section.state, section.kind, [section.rows])
         assert plain(restored.snapshot().sections(), type_of_key) == run.model.state
+        again = Run(type_of_key, restored, function)
         for key in pool:
-            restored.set_current_key(type_of_key.normalise(key))
-            assert function.total.get() == run.model.state["total"].get(type_of_key.normalise(key), 0)
-            assert function.log.get() == run.model.state["log"].get(type_of_key.normalise(key), [])
+            for namespace in NAMESPACES:
+                at = again.at((key, namespace))
+                assert function.total.get() == run.model.state["total"].get(at, 0)
+                assert function.log.get() == run.model.state["log"].get(at, [])
+                assert function.best.get() == run.model.state["best"].get(at)

@@ -62,7 +62,7 @@ class LiveDisplay:
         stdout, stderr = sys.stdout, sys.stderr
         out = _LinesTo(stdout, self.out)
         err = _LinesTo(stderr, self.err) if stderr.isatty() else stderr
-        sys.stdout, sys.stderr = out, err  # type: ignore[assignment]
+        sys.stdout, sys.stderr = out, err
         self._thread.start()
         try:
             with printing_through(self):
@@ -168,7 +168,7 @@ class LiveDisplay:
         return text
 
     def _print(self, renderable: RenderableType) -> None:
-        self._terminal.print(renderable, soft_wrap=True, end="")
+        self._terminal.print(renderable, crop=False, end="")  # long lines of the job's stay whole
 
     def _jobs(self) -> RenderableType:
         now, size = self._clock(), self._terminal.size

@@ -55,7 +55,7 @@ def run(request: RunRequest) -> int:
     if not os.path.isfile(script):
         say_error(f"there is no program {request.script}")
         return EXIT_CONFIGURATION
-    jobs = _Jobs()
+    jobs = Jobs()
     prepare_process(script, request)
     try:
         with ExitStack() as around:
@@ -68,7 +68,10 @@ def run(request: RunRequest) -> int:
             jobs.wait()
     except TidegateError as error:
         say_error(describe_error(error))
-        jobs.say_how_to_continue()
+        if isinstance(error, JobFolderInUse):
+            sys.stderr.write("here: tidegate run --resume\n")
+        else:
+            jobs.say_how_to_continue()
         return exit_code_of(error)
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted: the job is canceled\n" if jobs.clients else "\ninterrupted\n")
@@ -106,7 +109,7 @@ def prepare_process(script: str, request: RunRequest) -> None:
 
 
 @dataclass(slots=True)
-class _Jobs:
+class Jobs:
     """All jobs that the program starts. Implements Onlooker; passes on to the display."""
 
     display: Onlooker | None = None
@@ -135,7 +138,7 @@ class _Jobs:
 
 
 @contextmanager
-def _shown(request: RunRequest, jobs: _Jobs) -> Iterator[Callable[[], None]]:
+def _shown(request: RunRequest, jobs: Jobs) -> Iterator[Callable[[], None]]:
     """With the display that fits; gives what to call when the user interrupts."""
     if request.quiet:
         yield lambda: None

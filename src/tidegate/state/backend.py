@@ -27,11 +27,7 @@ if TYPE_CHECKING:
     from tidegate.state.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, ValueHandle
 
     Handle: TypeAlias = (
-        ValueHandle[Any]
-        | ListHandle[Any]
-        | MapHandle[Any, Any]
-        | ReducingHandle[Any]
-        | AggregatingHandle[Any, Any]
+        ValueHandle[Any] | ListHandle[Any] | MapHandle[Any, Any] | ReducingHandle[Any] | AggregatingHandle[Any, Any]
     )
 
 

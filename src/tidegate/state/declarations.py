@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
-In = TypeVar("In")
-Out = TypeVar("Out")
+In = TypeVar("In", contravariant=True)
+Out = TypeVar("Out", covariant=True)
 Accumulator = TypeVar("Accumulator")
 
 Kind = Literal["value", "list", "map", "reducing", "aggregating"]
@@ -280,9 +280,7 @@ class AggregatingState(StoredValue, Generic[In, Out]):
     @overload
     def __get__(self, instance: object, owner: type) -> AggregatingHandle[In, Out]: ...
 
-    def __get__(
-        self, instance: object | None, owner: type
-    ) -> AggregatingState[In, Out] | AggregatingHandle[In, Out]:
+    def __get__(self, instance: object | None, owner: type) -> AggregatingState[In, Out] | AggregatingHandle[In, Out]:
         if instance is not None:
             self._refuse_access(instance)
         return self

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
 
+from tidegate.state.declarations import ABSENT
 from tidegate.state.fitting import Fitter
 from tidegate.state.handles import ListHandle, MapHandle, ValueHandle
 from tidegate.state.heap_tables import CurrentKey, ListTable, MapTable, ValueTable, chunk_of
@@ -20,7 +21,7 @@ from tidegate.state.key_columns import normalised_keys
 from tidegate.types.containers import OptionalType
 
 if TYPE_CHECKING:
-    from tidegate.state.declarations import ListState, MapState, ValueState
+    from tidegate.state.declarations import ListState, MapState, StoredValue
     from tidegate.state.handles import Column
     from tidegate.state.keys import KeyType
 
@@ -47,7 +48,7 @@ class DictValue(ValueHandle[T]):
         "_table",
     )
 
-    def __init__(self, declaration: ValueState[T], table: ValueTable, current: CurrentKey, key_type: KeyType) -> None:
+    def __init__(self, declaration: StoredValue, table: ValueTable, current: CurrentKey, key_type: KeyType) -> None:
         self._declaration = declaration
         self._table = table
         self._chunks = table.chunks
@@ -118,14 +119,14 @@ class DictMutableValue(DictValue[T]):
 
     __slots__ = ("_copy",)
 
-    def __init__(self, declaration: ValueState[T], table: ValueTable, current: CurrentKey, key_type: KeyType) -> None:
+    def __init__(self, declaration: StoredValue, table: ValueTable, current: CurrentKey, key_type: KeyType) -> None:
         super().__init__(declaration, table, current, key_type)
         self._copy = declaration.value_type.copy
 
     def get(self) -> T:
         current = self._current
         value: Any = self._chunks[current.chunk].get(current.key, self._default)
-        return cast("T", None if value is None else self._copy(value))
+        return cast("T", value if value is None or value is ABSENT else self._copy(value))
 
 
 class DictList(ListHandle[T]):
@@ -235,7 +236,7 @@ class DictMap(MapHandle[K, V]):
         return len(self._entries())
 
 
-def column_of(declaration: ValueState[Any], values: list[Any]) -> pa.Array:
+def column_of(declaration: StoredValue, values: list[Any]) -> pa.Array:
     """As `get_many` gives it: null for a key that has no value and no default."""
     value_type = declaration.value_type
     if declaration.default is None and not value_type.nullable:
@@ -244,7 +245,7 @@ def column_of(declaration: ValueState[Any], values: list[Any]) -> pa.Array:
 
 
 def value_handle(
-    declaration: ValueState[Any], table: ValueTable, current: CurrentKey, key_type: KeyType
+    declaration: StoredValue, table: ValueTable, current: CurrentKey, key_type: KeyType
 ) -> ValueHandle[Any]:
     if not declaration.value_type.immutable:
         return DictMutableValue(declaration, table, current, key_type)

@@ -2,8 +2,8 @@
 
 Executor. The task's thread reads and writes; a `FrozenDicts` is written and released by the snapshot's thread.
 
-A table is a fixed number of chunks, dictionaries from key (normalised, state/namespaces.py) to what is kept. A snapshot takes the list of
-chunks as it is and leaves them to be read by another thread:
+A table is a fixed number of chunks, dictionaries from key (normalised, in its namespace) to what is kept. A snapshot
+takes the list of chunks as it is and leaves them to be read by another thread:
 
     freeze:  no chunk is owned any more; the snapshot has the chunks
     write:   a chunk that is not owned is replaced by a copy, which is owned; the snapshot keeps the original
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -246,23 +246,31 @@ class MapTable(NestedTable):
             inner[map_key] = value
 
     def write(self, chunks: list[Chunk], writer: SectionWriter) -> None:
-        keys: list[Any] = []
-        counts: list[int] = []
-        map_keys: list[Any] = []
-        values: list[Any] = []
-        for piece in pieces(chunks):
-            for key, inner in piece.items():
-                entries = iter(inner.items())
-                while part := list(islice(entries, PIECE_ROWS - len(values))):
-                    keys.append(key)
-                    counts.append(len(part))
-                    map_keys.extend([map_key for map_key, _ in part])
-                    values.extend([value for _, value in part])
-                    if len(values) >= PIECE_ROWS:
-                        writer.add_map_entries(keys, counts, map_keys, values)
-                        keys, counts, map_keys, values = [], [], [], []
-        if keys:
+        for keys, counts, map_keys, values in map_pieces(chunks, lambda inner: iter(inner.items())):
             writer.add_map_entries(keys, counts, map_keys, values)
+
+
+def map_pieces(
+    chunks: list[Chunk], entries_of: Callable[[Chunk], Iterator[tuple[Any, Any]]]
+) -> Iterator[tuple[list[Any], list[int], list[Any], list[Any]]]:
+    """Keys, how many entries each has, map keys and values: about `PIECE_ROWS` entries at a time, a large map cut."""
+    keys: list[Any] = []
+    counts: list[int] = []
+    map_keys: list[Any] = []
+    values: list[Any] = []
+    for piece in pieces(chunks):
+        for key, inner in piece.items():
+            entries = entries_of(inner)
+            while part := list(islice(entries, PIECE_ROWS - len(values))):
+                keys.append(key)
+                counts.append(len(part))
+                map_keys.extend([map_key for map_key, _ in part])
+                values.extend([value for _, value in part])
+                if len(values) >= PIECE_ROWS:
+                    yield keys, counts, map_keys, values
+                    keys, counts, map_keys, values = [], [], [], []
+    if keys:
+        yield keys, counts, map_keys, values
 
 
 def pieces(chunks: list[Chunk]) -> Iterator[Chunk]:

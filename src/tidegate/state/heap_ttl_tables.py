@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tidegate.state.heap_tables import CHUNKS, ListTable, MapTable, ValueTable, chunk_of, pieces
-from tidegate.state.sections import PIECE_ROWS
+from tidegate.state.heap_tables import CHUNKS, ListTable, MapTable, ValueTable, chunk_of, map_pieces, pieces
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +54,8 @@ class ExpiringValues(ValueTable):
         now = writer.now_ms
         for piece in pieces(chunks):
             live = [(key, value, expiry) for key, (value, expiry) in piece.items() if expiry > now]
-            writer.add_values([k for k, _, _ in live], [v for _, v, _ in live], [e for _, _, e in live])
+            if live:
+                writer.add_values([k for k, _, _ in live], [v for _, v, _ in live], [e for _, _, e in live])
 
     def sweep(self, now_ms: Callable[[], int]) -> Iterator[int]:
         for chunk in range(CHUNKS):
@@ -88,11 +88,12 @@ class ExpiringLists(ListTable):
         for piece in pieces(chunks):
             live = {key: [pair for pair in pairs if pair[1] > now] for key, pairs in piece.items()}
             live = {key: pairs for key, pairs in live.items() if pairs}
-            writer.add_lists(
-                list(live),
-                [[element for element, _ in pairs] for pairs in live.values()],
-                [[expiry for _, expiry in pairs] for pairs in live.values()],
-            )
+            if live:
+                writer.add_lists(
+                    list(live),
+                    [[element for element, _ in pairs] for pairs in live.values()],
+                    [[expiry for _, expiry in pairs] for pairs in live.values()],
+                )
 
     def sweep(self, now_ms: Callable[[], int]) -> Iterator[int]:
         # Elements are added at the end, so those that expire first are in front. Where a duration was made shorter, or
@@ -134,13 +135,14 @@ class ExpiringMaps(MapTable):
 
     def write(self, chunks: list[Chunk], writer: SectionWriter) -> None:
         now = writer.now_ms
-        for piece in pieces(chunks):
-            for key, inner in piece.items():
-                live = [(map_key, value, expiry) for map_key, (value, expiry) in inner.items() if expiry > now]
-                for start in range(0, len(live), PIECE_ROWS):
-                    part = live[start : start + PIECE_ROWS]
-                    map_keys, values, expiries = (list(column) for column in zip(*part, strict=True))
-                    writer.add_map_entries([key], [len(part)], map_keys, values, expiries)
+
+        def live(inner: Chunk) -> Iterator[tuple[Any, Any]]:
+            return (entry for entry in inner.items() if entry[1][1] > now)
+
+        for keys, counts, map_keys, pairs in map_pieces(chunks, live):
+            writer.add_map_entries(
+                keys, counts, map_keys, [value for value, _ in pairs], [expiry for _, expiry in pairs]
+            )
 
     def sweep(self, now_ms: Callable[[], int]) -> Iterator[int]:
         for chunk in range(CHUNKS):

@@ -143,7 +143,10 @@ class EdgeWriter:
             return
         assert self._key is not None
         assert self._key_type is not None
-        hashes = self._key.hashes(batch, self._key_type)
+        try:
+            hashes = self._key.hashes(batch, self._key_type)
+        except Exception as error:  # the user's key function, or a key that cannot be one
+            raise OperatorFailed(self._owner, error) from error
         max_parallelism = self._edge.down_max_parallelism
         targets = subtask_of(key_groups(hashes, max_parallelism), receivers, max_parallelism)
         if batch.has_columns:

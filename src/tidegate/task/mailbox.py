@@ -103,6 +103,10 @@ class Mailbox:
         return bool(self._frames)
 
     @property
+    def has_room(self) -> bool:
+        return self._frames_bytes < self._limit
+
+    @property
     def frames_bytes(self) -> int:
         return self._frames_bytes
 

@@ -83,6 +83,14 @@ class _ControlLink:
 
 
 @dataclass(slots=True)
+class _Channel:
+    """The rows on their way from one slot to another."""
+
+    receiver: _Process
+    rows: deque[bytes] = field(default_factory=deque)
+
+
+@dataclass(slots=True)
 class _Process:
     """One worker process."""
 
@@ -92,6 +100,7 @@ class _Process:
     commits: _Background
     alive: bool = True
     speed: float = 1.0
+    outgoing: dict[int, _Channel] = field(default_factory=dict)  #: by index of the receiving slot
     idle_until: float | None = None  #: nothing to do before this time, unless something arrives
 
 
@@ -225,7 +234,7 @@ class _AttemptRun:
         self._seal = FrameSeal(self._key)
         self.plan = job.plan
         self.processes: dict[SlotId, _Process] = {}
-        self._channels: dict[tuple[SlotId, SlotId], deque[bytes]] = {}
+        self._channels: list[_Channel] = []
         self.attempt = Attempt(
             id=inputs.id,
             starts=inputs.starts,
@@ -280,12 +289,12 @@ class _AttemptRun:
     def until_outcome(self) -> Any:
         while self.attempt.outcome is None:
             self._run.count_action()
-            actions = self._possible()
+            weights, actions = self._possible()
             if not actions:
                 self._let_time_pass()
                 continue
-            weights = [weight for weight, _ in actions]
-            self._random.choices(actions, weights)[0][1]()
+            action, arguments = self._random.choices(actions, weights)[0]
+            action(*arguments)
             if self._random.random() < 0.2:
                 self._clock.advance(self._random.random() * 0.003)
                 self.attempt.tick()
@@ -298,12 +307,12 @@ class _AttemptRun:
 
     def _wind_down(self) -> None:
         """FINISHED stands in the log: the slots hear it and end, layer by layer, as Spark's tasks do."""
-        for id, process in sorted(self.processes.items()):
+        for _, process in sorted(self.processes.items()):
             if not process.alive:
                 continue
             while process.link.to_slot:
                 self._tell(process)
-            waiting = [row for (_, receiver), rows in self._channels.items() if receiver == id for row in rows]
+            waiting = [row for channel in self._channels if channel.receiver is process for row in channel.rows]
             frames = deque(decode_frame(self._seal, memoryview(row)) for row in waiting)
             while not process.slot.finished:
                 self._run.count_action()
@@ -317,42 +326,59 @@ class _AttemptRun:
 
     # -- what can happen ----------------------------------------------------------------------------------------------
 
-    def _possible(self) -> list[tuple[float, Callable[[], None]]]:
-        actions: list[tuple[float, Callable[[], None]]] = []
+    def _possible(self) -> tuple[list[float], list[tuple[Callable[..., None], tuple[Any, ...]]]]:
+        """Weights and actions. The inner loop of every run: no closures, no look-ups."""
+        weights: list[float] = []
+        actions: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+
+        def may(weight: float, action: Callable[..., None], *arguments: Any) -> None:
+            weights.append(weight)
+            actions.append((action, arguments))
+
         if self._posted:
-            actions.append((5.0, lambda: self._posted.popleft()()))
+            may(5.0, self._run_next, self._posted)
         if self._storing.jobs:
-            actions.append((0.5, lambda: self._storing.jobs.popleft()()))
-        out_of_credit = {sender for (sender, _), rows in self._channels.items() if len(rows) > CHANNEL_ROWS}
-        for id, process in self.processes.items():
-            if process.link.to_driver:
-                actions.append((2.0, lambda id=id: self._hear(id)))
+            may(0.5, self._run_next, self._storing.jobs)
+        for process in self.processes.values():
+            link = process.link
+            if link.to_driver:
+                may(2.0, self._hear, process)
             if not process.alive:
                 continue
-            if process.link.to_slot:
-                actions.append((1.0, lambda p=process: self._tell(p)))
-            for background in (process.uploads, process.commits):
-                if background.jobs:
-                    actions.append((0.5, lambda p=process, b=background: self._guard(p, b.jobs.popleft())))
-            if id not in out_of_credit and self._can_turn(process):
-                actions.append((process.speed * 3, lambda i=id, p=process: self._turn(i, p)))
-        for (sender, receiver), rows in self._channels.items():
-            if len(rows) > 1 and self.processes[receiver].alive:
-                actions.append((self.processes[receiver].speed, lambda s=sender, r=receiver: self._deliver(s, r)))
+            if link.to_slot:
+                may(1.0, self._tell, process)
+            if process.uploads.jobs:
+                may(0.5, self._run_guarded, process, process.uploads)
+            if process.commits.jobs:
+                may(0.5, self._run_guarded, process, process.commits)
+            if self._can_turn(process):
+                may(process.speed * 3, self._turn, process)
+        for channel in self._channels:
+            if len(channel.rows) > 1 and channel.receiver.alive and channel.receiver.slot.mailbox.has_room:
+                may(channel.receiver.speed, self._deliver, channel)
         for zombie in self._run._zombies:
             for background in (zombie.uploads, zombie.commits):
                 if background.jobs:
-                    actions.append((0.05, lambda z=zombie, b=background: self._haunt(z, b)))
-        return actions
+                    may(0.05, self._haunt, zombie, background)
+        return weights, actions
+
+    def _run_next(self, jobs: deque[Callable[[], None]]) -> None:
+        jobs.popleft()()
+
+    def _run_guarded(self, process: _Process, background: _Background) -> None:
+        self._guard(process, background.jobs.popleft())
 
     def _can_turn(self, process: _Process) -> bool:
         if process.slot.finished:
             return False
+        for channel in process.outgoing.values():
+            if len(channel.rows) > CHANNEL_ROWS:
+                return False
         if process.idle_until is None or self._clock() >= process.idle_until:
             return True
         return process.slot.mailbox.has_letters or process.slot.mailbox.has_frames
 
-    def _turn(self, id: SlotId, process: _Process) -> None:
+    def _turn(self, process: _Process) -> None:
         slot = process.slot
 
         def work() -> None:
@@ -361,7 +387,7 @@ class _AttemptRun:
             slot.flush_if_due(idle=not worked)
             while len(slot.outbox):
                 for receiver, row in slot.outbox.take(1 << 20):
-                    self._channels.setdefault((id, SlotId(id.layer + 1, receiver)), deque()).append(row)
+                    self._channel(process, receiver).rows.append(row)
             if worked:
                 process.idle_until = None
             elif slot.has_active_source():
@@ -370,6 +396,14 @@ class _AttemptRun:
                 process.idle_until = slot.next_deadline() or float("inf")
 
         self._guard(process, work)
+
+    def _channel(self, sender: _Process, receiver: int) -> _Channel:
+        channel = sender.outgoing.get(receiver)
+        if channel is None:
+            channel = _Channel(self.processes[SlotId(sender.slot.id.layer + 1, receiver)])
+            sender.outgoing[receiver] = channel
+            self._channels.append(channel)
+        return channel
 
     def _guard(self, process: _Process, work: Callable[[], None]) -> None:
         """Run a process's code; its death is the driver's "connection lost", its exception a last message."""
@@ -396,19 +430,17 @@ class _AttemptRun:
 
         self._posted.append(lost)
 
-    def _hear(self, id: SlotId) -> None:
-        message = decode_from_slot(self.processes[id].link.to_driver.popleft())
-        self.attempt.slot_said(id, message)
+    def _hear(self, process: _Process) -> None:
+        message = decode_from_slot(process.link.to_driver.popleft())
+        self.attempt.slot_said(process.slot.id, message)
 
     def _tell(self, process: _Process) -> None:
         process.slot.mailbox.post(decode_to_slot(process.link.to_slot.popleft()))
 
-    def _deliver(self, sender: SlotId, receiver: SlotId) -> None:
-        mailbox = self.processes[receiver].slot.mailbox
-        rows = self._channels[(sender, receiver)]
-        frame = decode_frame(self._seal, memoryview(rows[0]))
-        if mailbox.put_frame(frame, wait=False):
-            rows.popleft()
+    def _deliver(self, channel: _Channel) -> None:
+        frame = decode_frame(self._seal, memoryview(channel.rows[0]))
+        if channel.receiver.slot.mailbox.put_frame(frame, wait=False):
+            channel.rows.popleft()
 
     def _haunt(self, zombie: _Process, background: _Background) -> None:
         """A frozen worker of an older attempt wakes up and does what it was about to do."""

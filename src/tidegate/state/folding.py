@@ -1,0 +1,126 @@
+"""Reducing and aggregating state: a stored value, into which each new one is folded. For every backend.
+
+Executor, the task's thread. A backend keeps these states as value states (`StoredValue` with the default ABSENT) and puts
+one of these handles before its own: copying, fitting, expiry and namespaces are those of the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tidegate.errors import ConfigurationError
+from tidegate.state.declarations import ABSENT
+from tidegate.state.handles import AggregatingHandle, ListHandle, ReducingHandle, ValueHandle
+
+if TYPE_CHECKING:
+    from tidegate.state.backend import Handle, KeyedStateBackend
+    from tidegate.state.declarations import AggregatingState, ReducingState
+
+T = TypeVar("T")
+In = TypeVar("In", contravariant=True)
+Out = TypeVar("Out", covariant=True)
+
+
+class FoldedReducing(ReducingHandle[T]):
+    """Reducing state over a value handle."""
+
+    __slots__ = ("_reduce", "_value")
+
+    def __init__(self, declaration: ReducingState[T], value: ValueHandle[Any]) -> None:
+        self._reduce = declaration.reduce_function
+        self._value = value
+
+    def get(self) -> T | None:
+        value = self._value.get()
+        return None if value is ABSENT else value
+
+    def add(self, value: T) -> None:
+        so_far = self._value.get()
+        self._value.set(value if so_far is ABSENT else self._reduce(so_far, value))
+
+    def clear(self) -> None:
+        self._value.clear()
+
+    def stored(self) -> Any:
+        """Of the current key and namespace; ABSENT when nothing was added."""
+        return self._value.get()
+
+    def merge_in(self, other: Any) -> None:
+        """Fold in what `stored` gave elsewhere."""
+        self.add(other)
+
+
+class FoldedAggregating(AggregatingHandle[In, Out]):
+    """Aggregating state over a value handle that holds the accumulator."""
+
+    __slots__ = ("_aggregate", "_declaration", "_value")
+
+    def __init__(self, declaration: AggregatingState[In, Out], value: ValueHandle[Any]) -> None:
+        self._declaration = declaration
+        self._aggregate = declaration.aggregate
+        self._value = value
+
+    def get(self) -> Out | None:
+        accumulator = self._value.get()
+        return None if accumulator is ABSENT else self._aggregate.get_result(accumulator)
+
+    def add(self, value: In) -> None:
+        accumulator = self._value.get()
+        if accumulator is ABSENT:
+            accumulator = self._aggregate.create_accumulator()
+        self._value.set(self._aggregate.add(value, accumulator))
+
+    def clear(self) -> None:
+        self._value.clear()
+
+    def stored(self) -> Any:
+        """The accumulator of the current key and namespace; ABSENT when nothing was added."""
+        return self._value.get()
+
+    def merge_in(self, other: Any) -> None:
+        """Fold in what `stored` gave elsewhere.
+
+        :raises ConfigurationError: for an aggregation without `merge`.
+        """
+        merge = getattr(self._aggregate, "merge", None)
+        if merge is None:
+            raise ConfigurationError(
+                f"state {self._declaration.name!r} ({self._declaration.line}): windows that merge need to merge their "
+                f"results, but {type(self._aggregate).__name__} has no merge. Define merge(self, a, b), which returns "
+                "one accumulator for both.",
+                state=self._declaration.name,
+            )
+        own = self._value.get()
+        self._value.set(other if own is ABSENT else merge(own, other))
+
+
+def merge_namespaces(backend: KeyedStateBackend, handle: Handle, target: bytes, sources: Iterable[bytes]) -> None:
+    """Move what the current key has in the namespaces `sources` into `target`, in their order; they are empty then.
+
+    For list, reducing and aggregating state, whose kind says how two become one. `target` is current afterwards. What
+    was moved is written anew, so a TTL begins again.
+
+    :raises ConfigurationError: for another kind of state, or an aggregation without `merge`.
+    """
+    if not isinstance(handle, (ListHandle, FoldedReducing, FoldedAggregating)):
+        raise ConfigurationError(
+            "only list, reducing and aggregating state can be merged: of two values or maps under one key nothing says "
+            "which is to stay. Keep the state of windows that merge in one of these kinds."
+        )
+    for source in sources:
+        if source == target:
+            continue
+        backend.set_current_namespace(source)
+        if isinstance(handle, ListHandle):
+            elements = handle.get()
+            backend.set_current_namespace(target)
+            handle.add_all(elements)
+        else:
+            stored = handle.stored()
+            backend.set_current_namespace(target)
+            if stored is not ABSENT:
+                handle.merge_in(stored)
+        backend.set_current_namespace(source)
+        handle.clear()
+    backend.set_current_namespace(target)

@@ -1,0 +1,146 @@
+"""What of RocksDB's rows is in memory as Python objects, bounded in bytes. Part of the RocksDB backend.
+
+Executor, the task's thread only. A handle reads and writes here; the rows are read when something is not here, and
+written when there is too much of it, or for a snapshot. So a key that is in use costs what it costs on the heap.
+
+What was read or written is kept in two generations, which makes "least recently used" cost nothing on a hit:
+
+    find:    in `young`; else in `old`, and then it moves to `young`
+    full:    `young` becomes `old`, and the old `old` is forgotten
+
+Invariant. Something that is changed and neither written nor part of a settled snapshot is never forgotten: a table
+           writes first, and `settle` is called before a generation goes.
+
+Sizes are estimates (Python does not tell): a fixed sum for an entry's dictionary slot, key and small object, and the length
+of what is long.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from tidegate.state.heap_tables import NO_KEY, CurrentKey, refuse_without_key
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidegate.state.declarations import Declaration
+    from tidegate.state.rocksdb_keys import Addresses
+    from tidegate.state.rocksdb_store import Family, RocksStore, Row
+    from tidegate.state.sections import SectionReader
+
+ENTRY_BYTES = 200  #: a dictionary slot with a key and a small object
+
+MISSING: Final[Any] = type("Missing", (), {"__repr__": lambda self: "MISSING"})()  #: nobody knows: look at the rows
+ABSENT: Final[Any] = type("Absent", (), {"__repr__": lambda self: "ABSENT"})()  #: known to have no value
+
+
+class Generations:
+    """Key -> what is known of it; forgets what has not been used for long."""
+
+    __slots__ = ("_before_forgetting", "limit_bytes", "old", "weight_bytes", "young")
+
+    def __init__(self, limit_bytes: int, before_forgetting: Callable[[], None]) -> None:
+        self.young: dict[Any, Any] = {}
+        self.old: dict[Any, Any] = {}
+        self.weight_bytes = 0  #: of `young`
+        self.limit_bytes = limit_bytes  #: of each of the two
+        self._before_forgetting = before_forgetting
+
+    def find(self, key: Any) -> Any:
+        """MISSING when it is not here."""
+        found = self.young.get(key, MISSING)
+        if found is MISSING:
+            found = self.old.get(key, MISSING)
+            if found is not MISSING:
+                self.remember(key, found, ENTRY_BYTES)
+        return found
+
+    def remember(self, key: Any, known: Any, size_bytes: int) -> None:
+        self.young[key] = known
+        self.grow(size_bytes)
+
+    def remember_all(self, known: dict[Any, Any], entry_bytes: int) -> None:
+        before = len(self.young)
+        self.young.update(known)
+        self.grow((len(self.young) - before) * entry_bytes)
+
+    def grow(self, size_bytes: int) -> None:
+        """Something in `young` has become larger."""
+        self.weight_bytes += size_bytes
+        if self.weight_bytes > self.limit_bytes:
+            self._before_forgetting()
+            self.old, self.young = self.young, {}
+            self.weight_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.young) + len(self.old)
+
+
+class Changes(ABC):
+    """What a table has changed since it was asked before. Read once, in any thread, under the store's lock."""
+
+    @abstractmethod
+    def rows(self, family: Family) -> Iterable[Row]:
+        """Each row's key at most once."""
+
+
+class RocksTable(ABC):
+    """All keys of one state: rows in a column family, and what of them is in memory."""
+
+    declaration: Declaration
+
+    def __init__(
+        self,
+        declaration: Declaration,
+        store: RocksStore,
+        addresses: Addresses,
+        current: CurrentKey,
+        limit_bytes: Callable[[], int],
+    ) -> None:
+        self.declaration = declaration
+        self.store = store
+        self.addresses = addresses
+        self.current = current
+        self.family = store.family(declaration)
+        self._limit = limit_bytes
+
+    @abstractmethod
+    def take_changes(self) -> Changes:
+        """The changes since the last time, which from here on are the caller's to write."""
+
+    @abstractmethod
+    def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
+        """Write stored rows; nothing of them is in memory."""
+
+    @abstractmethod
+    def resize(self) -> None:
+        """The share of memory has changed."""
+
+    def rebind(self) -> None:
+        """The store has opened another database."""
+        self.family = self.store.family(self.declaration)
+
+    def write_out(self) -> None:
+        """Too much is changed and not written."""
+        with self.store.lock:
+            self.store.settle()
+            self.family.write(self.take_changes().rows(self.family))
+
+    @property
+    def limit_bytes(self) -> int:
+        return self._limit()
+
+    def current_key(self) -> Any:
+        """For use off the fast path. :raises ConfigurationError: when no key is current."""
+        key = self.current.key
+        if key is NO_KEY:
+            refuse_without_key()
+        return key
+
+    def address(self, key: Any) -> bytes:
+        if key is NO_KEY:
+            refuse_without_key()
+        return self.addresses.of(key, self.declaration.name)

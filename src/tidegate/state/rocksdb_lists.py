@@ -1,0 +1,186 @@
+"""List state over RocksDB. Executor, the task's thread, per-record path.
+
+A list is the rows that begin with its key's address, each with some elements, in the order of their sequence numbers.
+Adding to a list reads nothing: what was added since the last write becomes one more row. (Flink uses RocksDB's merge for
+this, which rocksdict does not have.) A list that is read and has many rows is written again as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tidegate.state.handles import ListHandle
+from tidegate.state.rocksdb_cache import ENTRY_BYTES, MISSING, Changes, Generations, RocksTable
+from tidegate.state.rocksdb_rows import Cells, cells_of, decode_elements, encode_elements
+from tidegate.state.rocksdb_values import Intake
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidegate.state.declarations import ListState
+    from tidegate.state.rocksdb_keys import Addresses
+    from tidegate.state.rocksdb_store import Family, Row
+    from tidegate.state.sections import SectionReader
+
+T = TypeVar("T")
+
+SEQUENCE_BYTES = 8
+_ELEMENT_BYTES = 64  #: a place in a list and a small object
+_ROWS_TO_JOIN = 16
+
+
+class ListChange:
+    """What happened to one list since the last write."""
+
+    __slots__ = ("added", "replaced")
+
+    def __init__(self, replaced: bool, added: list[Any]) -> None:
+        self.replaced = replaced  #: `added` is the whole list
+        self.added = added  #: as they are kept
+
+
+class ListChanges(Changes):
+    def __init__(
+        self, lists: dict[Any, ListChange], sequence: int, cells: Cells, addresses: Addresses, state: str
+    ) -> None:
+        self._lists = lists
+        self._sequence = sequence.to_bytes(SEQUENCE_BYTES, "big")
+        self._cells = cells
+        self._addresses = addresses
+        self._state = state
+
+    def rows(self, family: Family) -> Iterable[Row]:
+        to_cell = self._cells.to_cell
+        addresses = self._addresses.of_many(list(self._lists), self._state)
+        for address, change in zip(addresses, self._lists.values(), strict=True):
+            row_key = address + self._sequence
+            if change.replaced:
+                for stored, _ in family.scan(address):
+                    if stored != row_key:  # it is there when settling failed half-way and is tried again
+                        yield stored, None
+            if change.added:
+                yield row_key, encode_elements([to_cell(kept) for kept in change.added])
+            elif change.replaced:
+                yield row_key, None
+
+
+class RocksLists(RocksTable):
+    """Key -> list."""
+
+    def __init__(self, declaration: ListState[Any], *surroundings: Any) -> None:
+        super().__init__(declaration, *surroundings)
+        self.cells = cells_of(declaration.value_type)
+        self.clean = Generations(0, self.store.settle)  #: whole lists, with what was added to them
+        self._dirty: dict[Any, ListChange] = {}
+        self._dirty_bytes = 0
+        self._dirty_limit_bytes = 0
+        self._handed_over: dict[Any, ListChange] = {}
+        self.resize()
+
+    def resize(self) -> None:
+        third = self.limit_bytes // 3
+        self.clean.limit_bytes = third
+        self._dirty_limit_bytes = third
+
+    def whole(self, key: Any) -> list[Any]:
+        """All elements as they are kept. Not the caller's own."""
+        known = self.clean.find(key)
+        if known is MISSING:
+            known = self._read(key)
+        return known  # type: ignore[no-any-return]
+
+    def _read(self, key: Any) -> list[Any]:
+        address = self.address(key)
+        if key in self._handed_over:
+            self.store.settle()  # else the rows could have a part of the list or not, and nobody could tell
+        of_cell = self.cells.of_cell
+        elements, rows = [], 0
+        for _, row in self.family.scan(address):
+            elements += [of_cell(cell) for cell in decode_elements(row)]
+            rows += 1
+        change = self._dirty.get(key)
+        if change is not None:
+            elements += change.added
+        self.clean.remember(key, elements, self._size_of(elements))
+        if rows > _ROWS_TO_JOIN:
+            self._dirty[key] = ListChange(True, list(elements))
+        return elements
+
+    def _size_of(self, elements: list[Any]) -> int:
+        return ENTRY_BYTES + sum(map(self.cells.size_of, elements)) + _ELEMENT_BYTES * len(elements)
+
+    def add(self, key: Any, kept: list[Any]) -> None:
+        if not kept:
+            return
+        change = self._dirty.get(key)
+        if change is None:
+            change = self._dirty[key] = ListChange(False, [])
+        change.added += kept
+        size = self._size_of(kept)
+        known = self.clean.find(key)
+        if known is MISSING and not self.family.holds_rows and key not in self._handed_over:
+            self.clean.remember(key, list(change.added), size)  # there is no more of it
+        elif known is not MISSING:
+            known += kept
+            self.clean.grow(size - ENTRY_BYTES)
+        self._wrote(size)
+
+    def replace(self, key: Any, kept: list[Any]) -> None:
+        self._dirty[key] = ListChange(True, kept)
+        size = self._size_of(kept)
+        self.clean.remember(key, list(kept), size)
+        self._wrote(size)
+
+    def _wrote(self, size_bytes: int) -> None:
+        self._dirty_bytes += size_bytes
+        if self._dirty_bytes > self._dirty_limit_bytes:
+            self.write_out()
+
+    def take_changes(self) -> ListChanges:
+        self.resize()
+        taken, self._dirty, self._dirty_bytes = self._dirty, {}, 0
+        self._handed_over = taken
+        sequence = self.store.next_sequence() if taken else 0
+        return ListChanges(taken, sequence, self.cells, self.addresses, self.declaration.name)
+
+    def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
+        addresses = self.addresses.of_many(reader.keys(rows), self.declaration.name)
+        admit, to_cell = self.cells.admit, self.cells.to_cell
+        first = bytes(SEQUENCE_BYTES)
+        with self.store.lock:
+            self.family.write(
+                [
+                    (address + first, encode_elements([to_cell(admit(element)) for element in elements]))
+                    for address, elements in zip(addresses, reader.values(rows), strict=True)
+                    if elements
+                ]
+            )
+
+
+class RocksList(ListHandle[T]):
+    """List state."""
+
+    __slots__ = ("_admit", "_give", "_table")
+
+    def __init__(self, declaration: ListState[T], table: RocksLists) -> None:
+        self._table = table
+        self._admit = Intake(declaration, table.cells).admit
+        self._give = None if table.cells.as_objects else table.cells.give
+
+    def get(self) -> list[T]:
+        kept = self._table.whole(self._table.current_key())
+        return kept.copy() if self._give is None else list(map(self._give, kept))
+
+    def add(self, value: T) -> None:
+        self._table.add(self._table.current_key(), [self._admit(value)])
+
+    def add_all(self, values: Iterable[T]) -> None:
+        kept = [self._admit(value) for value in values]  # all or none: a misfit leaves the list as it was
+        self._table.add(self._table.current_key(), kept)
+
+    def set(self, values: Iterable[T]) -> None:
+        self._table.replace(self._table.current_key(), [self._admit(value) for value in values])
+
+    def clear(self) -> None:
+        self._table.replace(self._table.current_key(), [])

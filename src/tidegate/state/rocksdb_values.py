@@ -1,0 +1,273 @@
+"""Value state over RocksDB. Executor, the task's thread, per-record path.
+
+A value that was set is in `dirty` until it is written; what was read, and what was written, is in the cache. A read looks
+into `dirty`, the cache, the rows. Scalars are kept as objects, all others as their cells (state/rocksdb_rows.py).
+
+Classic mistake: to write a value into the cache and not into `dirty`. It would be forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from tidegate.errors import TypeDeclarationError
+from tidegate.state.fitting import Fitter
+from tidegate.state.handles import ValueHandle
+from tidegate.state.heap_dict import column_of
+from tidegate.state.heap_tables import NO_KEY, refuse_without_key
+from tidegate.state.key_columns import normalised_keys
+from tidegate.state.rocksdb_cache import ABSENT, ENTRY_BYTES, MISSING, Changes, Generations, RocksTable
+from tidegate.state.rocksdb_rows import Cells, cells_of
+
+if TYPE_CHECKING:
+    from tidegate.state.declarations import Declaration, ValueState
+    from tidegate.state.handles import Column
+    from tidegate.state.rocksdb_keys import Addresses
+    from tidegate.state.rocksdb_store import Family, Row
+    from tidegate.state.sections import SectionReader
+
+T = TypeVar("T")
+
+
+class ValueChanges(Changes):
+    def __init__(self, values: dict[Any, Any], cells: Cells, addresses: Addresses, state: str) -> None:
+        self._values = values
+        self._cells = cells
+        self._addresses = addresses
+        self._state = state
+
+    def rows(self, family: Family) -> Iterable[Row]:
+        to_cell = self._cells.to_cell
+        addresses = self._addresses.of_many(list(self._values), self._state)
+        return [
+            (address, None if kept is ABSENT else to_cell(kept))
+            for address, kept in zip(addresses, self._values.values(), strict=True)
+        ]
+
+
+class RocksValues(RocksTable):
+    """Key -> value."""
+
+    def __init__(self, declaration: ValueState[Any], *surroundings: Any) -> None:
+        super().__init__(declaration, *surroundings)
+        self.cells = cells_of(declaration.value_type)
+        self.dirty: dict[Any, Any] = {}
+        self.dirty_bytes = 0  #: what was set since the last write, beyond ENTRY_BYTES for each key
+        self.clean = Generations(0, self.store.settle)
+        self._seen_bytes, self._seen_cells = 0, 1
+        self.resize()
+
+    def resize(self) -> None:
+        third = self.limit_bytes // 3
+        self.clean.limit_bytes = third
+        self.dirty_limit_bytes = third
+        self.dirty_limit = max(1, third // self._entry_bytes())
+
+    def _entry_bytes(self) -> int:
+        return ENTRY_BYTES + self._seen_bytes // self._seen_cells
+
+    def _saw(self, size_bytes: int, cells: int) -> None:
+        """The mean size of values, of late ones more than of early ones."""
+        self._seen_bytes += size_bytes
+        self._seen_cells += cells
+        if self._seen_cells > 8192:
+            self._seen_bytes //= 2
+            self._seen_cells //= 2
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def find(self, key: Any) -> Any:
+        """As it is kept, or ABSENT; of a key that is not in `dirty`."""
+        found = self.clean.find(key)
+        if found is MISSING:
+            cell = self.family.get(self.address(key))
+            found = ABSENT if cell is None else self.cells.of_cell(cell)
+            size = 0 if cell is None or found is ABSENT else self.cells.size_of(found)
+            self._saw(size, 1)
+            self.clean.remember(key, found, ENTRY_BYTES + size)
+        return found
+
+    def find_many(self, keys: list[Any]) -> list[Any]:
+        """The same for each of many normalised keys, whether in `dirty` or not; the rows are read together."""
+        dirty, find = self.dirty, self.clean.find
+        found = [dirty.get(key, MISSING) for key in keys]
+        unknown: dict[Any, Any] = {}
+        for at, kept in enumerate(found):
+            if kept is MISSING:
+                kept = found[at] = find(keys[at])
+                if kept is MISSING:
+                    unknown[keys[at]] = ABSENT
+        if unknown:
+            self._read(unknown)
+            found = [unknown[key] if kept is MISSING else kept for key, kept in zip(keys, found, strict=True)]
+        return found
+
+    def _read(self, unknown: dict[Any, Any]) -> None:
+        if self.family.holds_rows:
+            addresses = self.addresses.of_many(list(unknown), self.declaration.name)
+            # Sorted keys are neighbours in blocks: twice as fast for many.
+            order = sorted(zip(addresses, unknown, strict=True), key=lambda pair: pair[0])
+            cells = self.family.get_many([address for address, _ in order])
+            of_cell = self.cells.of_cell
+            for (_, key), cell in zip(order, cells, strict=True):
+                if cell is not None:
+                    kept = unknown[key] = of_cell(cell)
+                    self._saw(self.cells.size_of(kept), 1)
+        self.clean.remember_all(unknown, self._entry_bytes())
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def put(self, key: Any, kept: Any) -> None:
+        if key is NO_KEY:
+            refuse_without_key()
+        self.dirty[key] = kept
+        if len(self.dirty) > self.dirty_limit:
+            self.write_out()
+
+    def put_sized(self, key: Any, kept: Any) -> None:
+        """A value whose size varies."""
+        self.put(key, kept)
+        self.dirty_bytes += self.cells.size_of(kept)
+        if self.dirty_bytes > self.dirty_limit_bytes:
+            self.write_out()
+
+    def take_changes(self) -> ValueChanges:
+        taken, self.dirty = self.dirty, {}
+        if taken:
+            self._saw(self.dirty_bytes, len(taken))
+            self.dirty_bytes = 0
+            self.resize()
+            self.clean.remember_all(taken, self._entry_bytes())
+        return ValueChanges(taken, self.cells, self.addresses, self.declaration.name)
+
+    def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
+        addresses = self.addresses.of_many(reader.keys(rows), self.declaration.name)
+        admit, to_cell = self.cells.admit, self.cells.to_cell
+        with self.store.lock:
+            values = reader.values(rows)
+            self.family.write(
+                [(address, to_cell(admit(value))) for address, value in zip(addresses, values, strict=True)]
+            )
+
+
+class Intake:
+    """Takes values into one state; what does not fit is refused with the state's name and line."""
+
+    __slots__ = ("_admit", "_declaration")
+
+    def __init__(self, declaration: Declaration, cells: Cells) -> None:
+        self._declaration = declaration
+        self._admit = cells.admit
+
+    def admit(self, value: Any) -> Any:
+        try:
+            return self._admit(value)
+        except TypeDeclarationError as error:
+            raise TypeDeclarationError(
+                f"state {self._declaration.name!r} ({self._declaration.line}): {error.message}",
+                **{**error.context, "state": self._declaration.name},
+            ) from None
+
+
+class RocksValue(ValueHandle[T]):
+    """Scalars: kept as objects."""
+
+    __slots__ = ("_admit", "_current", "_declaration", "_default", "_fitter", "_table")
+
+    def __init__(self, declaration: ValueState[T], table: RocksValues) -> None:
+        self._declaration = declaration
+        self._table = table
+        self._current = table.current
+        self._default: Any = declaration.default
+        self._fitter = Fitter(declaration, declaration.value_type)
+        self._admit = Intake(declaration, table.cells).admit
+
+    def get(self) -> T:
+        table, key = self._table, self._current.key
+        kept = table.dirty.get(key, MISSING)
+        if kept is MISSING:
+            kept = table.find(key)
+        return self._default if kept is ABSENT else kept  # type: ignore[no-any-return]
+
+    def set(self, value: T) -> None:
+        self._table.put_sized(self._current.key, self._admit(value))
+
+    def clear(self) -> None:
+        self._table.put(self._current.key, ABSENT)
+
+    # -- whole columns ---------------------------------------------------------------------------------------------
+
+    def get_many(self, keys: Column) -> pa.Array:
+        found = self._table.find_many(normalised_keys(self._table.addresses.key_type, keys))
+        default, give = self._default, self._table.cells.give
+        return column_of(self._declaration, [default if kept is ABSENT else give(kept) for kept in found])
+
+    def update_many(self, keys: Column, values: Column) -> None:
+        admit, put = self._admit, self._table.put_sized
+        normalised = normalised_keys(self._table.addresses.key_type, keys)
+        kept = [admit(value) for value in self._fitter.values(values, len(keys))]
+        for key, value in zip(normalised, kept, strict=True):
+            put(key, value)
+
+    def add_many(self, keys: Column, values: Column | int | float, *, running: bool = False) -> pa.Array | None:
+        self._fitter.require_number()
+        start: Any = 0 if self._default is None else self._default
+        normalised = normalised_keys(self._table.addresses.key_type, keys)
+        numbers = self._fitter.values(values, len(keys))
+        totals = dict(zip(normalised, self._table.find_many(normalised), strict=True))
+        fit_sum, put = self._fitter.fit_sum, self._table.put
+        sums = []
+        for key, number in zip(normalised, numbers, strict=True):
+            before = totals[key]
+            total = totals[key] = fit_sum((start if before is ABSENT else before) + number)
+            put(key, total)
+            sums.append(total)
+        return column_of(self._declaration, sums) if running else None
+
+
+class RocksIntValue(RocksValue[int]):
+    """Ints: the usual one, without a call."""
+
+    __slots__ = ()
+
+    def set(self, value: int) -> None:
+        if value.__class__ is not int or not -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF:
+            value = self._admit(value)
+        table, key = self._table, self._current.key
+        if key is NO_KEY:
+            refuse_without_key()
+        dirty = table.dirty
+        dirty[key] = value
+        if len(dirty) > table.dirty_limit:
+            table.write_out()
+
+
+class RocksCellValue(RocksValue[T]):
+    """Everything else: kept as cells, so what comes out is always the caller's own."""
+
+    __slots__ = ("_copy", "_give")
+
+    def __init__(self, declaration: ValueState[T], table: RocksValues) -> None:
+        super().__init__(declaration, table)
+        self._give = table.cells.give
+        self._copy = declaration.value_type.copy
+
+    def get(self) -> T:
+        table, key = self._table, self._current.key
+        kept = table.dirty.get(key, MISSING)
+        if kept is MISSING:
+            kept = table.find(key)
+        if kept is ABSENT:
+            return self._default if self._default is None else self._copy(self._default)  # type: ignore[no-any-return]
+        return self._give(kept)  # type: ignore[no-any-return]
+
+
+def rocks_value(declaration: ValueState[Any], table: RocksValues) -> ValueHandle[Any]:
+    if not table.cells.as_objects:
+        return RocksCellValue(declaration, table)
+    if declaration.value_type.name == "int":
+        return RocksIntValue(declaration, table)
+    return RocksValue(declaration, table)
