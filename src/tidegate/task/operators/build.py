@@ -51,15 +51,15 @@ def build_operator(
         case specs.ProcessSpec(function):
             return process.ProcessOperator(planned, subtask, around.job, function)
         case specs.KeyedProcessSpec(function, key):
-            backend = _backend(planned, subtask, key)
+            backend = _backend(planned, subtask, key, around)
             return process.KeyedProcessOperator(planned, subtask, around.job, function, backend, (key,), around.time)
         case specs.KeyedBatchSpec(function, key):
-            backend = _backend(planned, subtask, key)
+            backend = _backend(planned, subtask, key, around)
             return process.KeyedBatchOperator(planned, subtask, around.job, function, backend, key)
         case specs.CoProcessSpec(function, keys):
             if keys is None:
                 return process.CoProcessOperator(planned, subtask, around.job, function, None)
-            backend = _backend(planned, subtask, keys[0])
+            backend = _backend(planned, subtask, keys[0], around)
             return process.KeyedProcessOperator(planned, subtask, around.job, function, backend, keys, around.time)
         case specs.AssignTimestampsSpec(strategy):
             return TimestampOperator(planned, subtask, strategy, around.time)
@@ -79,6 +79,8 @@ def build_operator(
             assert_never(spec)
 
 
-def _backend(planned: PlannedOperator, subtask: int, key: KeySelector) -> KeyedStateBackend:
+def _backend(
+    planned: PlannedOperator, subtask: int, key: KeySelector, around: OperatorSurroundings
+) -> KeyedStateBackend:
     key_groups = key_group_range(subtask, planned.parallelism, planned.max_parallelism)
-    return HeapStateBackend(key.key_type(), key_groups, planned.max_parallelism)
+    return HeapStateBackend(key.key_type(), key_groups, planned.max_parallelism, around.time.wall_clock)
