@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ProcessFunction,
     )
     from tidegate.api.streams import ConnectedStreams, DataStream, KeyedStream
+    from tidegate.api.watermarks import WatermarkStrategy
     from tidegate.client import JobClient
     from tidegate.connectors.collect_sink import CollectSink
     from tidegate.connectors.collection import Collection
@@ -69,6 +70,7 @@ _HOMES = {
     "ConnectedStreams": "tidegate.api.streams",
     "DataStream": "tidegate.api.streams",
     "KeyedStream": "tidegate.api.streams",
+    "WatermarkStrategy": "tidegate.api.watermarks",
     "JobClient": "tidegate.client",
     "CollectSink": "tidegate.connectors.collect_sink",
     "Collection": "tidegate.connectors.collection",
@@ -141,6 +143,7 @@ __all__ = [
     "TidegateError",
     "UserCodeFailed",
     "ValueState",
+    "WatermarkStrategy",
     "WriterContext",
 ]
 

@@ -63,3 +63,12 @@ class Batch:
             columns=None if self._columns is None else self._columns.slice(start, stop - start),
             timestamps=None if self.timestamps is None else self.timestamps[start:stop],
         )
+
+    def with_rows(self, type: RecordType, rows: list[Any]) -> Batch:
+        """One row out for each row in: timestamps stay."""
+        return Batch(type, rows, timestamps=self.timestamps)
+
+    def pick(self, places: list[int], rows: list[Any], type: RecordType) -> Batch:
+        """Rows that stem from the records at `places` and inherit their timestamps."""
+        stamps = None if self.timestamps is None else self.timestamps[places]
+        return Batch(type, rows, timestamps=stamps)

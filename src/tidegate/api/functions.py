@@ -7,7 +7,9 @@ restart, and results that lean on it are wrong.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tidegate.protocol.watermarks import MIN_WATERMARK
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,7 +18,20 @@ if TYPE_CHECKING:
 class Context:
     """What a function may ask while it works on a record."""
 
-    __slots__ = ("_emit_side", "job", "key", "name", "parallelism", "restored", "subtask", "timestamp", "uid")
+    __slots__ = (
+        "_emit_side",
+        "_timers",
+        "current_watermark",
+        "job",
+        "key",
+        "name",
+        "parallelism",
+        "restored",
+        "subtask",
+        "time_domain",
+        "timestamp",
+        "uid",
+    )
 
     def __init__(self, job: str, uid: str, name: str, subtask: int, parallelism: int, restored: bool) -> None:
         self.job = job
@@ -27,11 +42,38 @@ class Context:
         self.restored = restored  #: True when this attempt continues from a checkpoint
         self.key: Any = None  #: the current key, on keyed streams
         self.timestamp: int | None = None  #: event time in ms, where the stream has it
+        self.current_watermark = MIN_WATERMARK  #: no record up to this event time (ms) will come any more
+        self.time_domain: str | None = None  #: in on_timer: "event" or "processing"
         self._emit_side: Any = None
+        self._timers: TimerService | None = None
+
+    def timer_service(self) -> TimerService:
+        """Timers of the current key; only where the function defines on_timer."""
+        if self._timers is None:
+            raise TypeError(f"{self.name} has no timers: define on_timer(self, timestamp, ctx) in a keyed function")
+        return self._timers
 
     def output(self, tag: OutputTag, value: Any) -> None:
         """Emit to a side output."""
         self._emit_side(tag.name, value)
+
+
+class TimerService(Protocol):
+    """Timers of one key. Times are milliseconds since the epoch; the same timer registered twice fires once."""
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        """Fire when the watermark reaches it; with the next watermark if it already has."""
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        """Fire when the clock reaches it, also while no record comes."""
+
+    def delete_event_time_timer(self, timestamp: int) -> None: ...
+
+    def delete_processing_time_timer(self, timestamp: int) -> None: ...
+
+    def current_watermark(self) -> int: ...
+
+    def current_processing_time(self) -> int: ...
 
 
 class OutputTag:
@@ -85,6 +127,10 @@ class KeyedProcessFunction(_Function):
     def process_element(self, value: Any, ctx: Context) -> Iterable[Any] | None:
         raise NotImplementedError(f"{type(self).__name__} must define process_element(self, value, ctx)")
 
+    def on_timer(self, timestamp: int, ctx: Context) -> Iterable[Any] | None:
+        """A timer of `ctx.key` is due; `ctx.time_domain` says by which clock. May emit and register more."""
+        return None
+
 
 class KeyedBatchFunction(_Function):
     """Whole Arrow batches, with vectorised access to the state of all their keys.
@@ -112,3 +158,5 @@ class CoProcessFunction(_Function):
 
 class KeyedCoProcessFunction(CoProcessFunction):
     """Two keyed inputs that share the state of their common key."""
+
+    on_timer = KeyedProcessFunction.on_timer

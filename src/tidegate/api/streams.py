@@ -19,6 +19,7 @@ from tidegate.api.functions import (
 )
 from tidegate.api.keys import make_key_selector
 from tidegate.api.user_line import calling_line
+from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.connectors.collect_sink import CollectSink
 from tidegate.connectors.contract import Sink
 from tidegate.connectors.file_sink import FileSink
@@ -104,6 +105,19 @@ class DataStream:
         _need_instance(function, ProcessFunction, "process")
         out = self._returned(returns, function.process_element, True)
         return self._apply(specs.ProcessSpec(function), name or type(function).__name__, out, uid, parallelism)
+
+    def assign_timestamps_and_watermarks(
+        self,
+        strategy: WatermarkStrategy,
+        *,
+        uid: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> DataStream:
+        """Event time from here on: each record gets a timestamp, and watermarks follow. Best right behind the source."""
+        _need_instance(strategy, WatermarkStrategy, "assign_timestamps_and_watermarks")
+        spec = specs.AssignTimestampsSpec(strategy)
+        return self._apply(spec, name or "timestamps", self._type, uid, parallelism)
 
     def key_by(self, *key: FieldName | Callable[[Any], Any], key_type: Any = None) -> KeyedStream:
         """Partition by key: one or more column names, tuple positions, or one function. All records of a key meet in one

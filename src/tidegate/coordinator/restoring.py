@@ -119,6 +119,7 @@ def _restore(
         uid=operator.uid,
         subtask=subtask,
         ended=bool(old) and (old[subtask].ended if same_width else all(snapshot.ended for snapshot in old)),
+        watermark=min((s.watermark for s in old if s.watermark is not None), default=None),
         splits=splits,
         committables=[
             committable

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         KeyedProcessFunction,
         ProcessFunction,
     )
+    from tidegate.api.watermarks import WatermarkStrategy
     from tidegate.connectors.contract import Sink, Source
     from tidegate.state.key_selector import KeySelector
 
@@ -76,6 +77,13 @@ class CoProcessSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class AssignTimestampsSpec:
+    """Event time from here on."""
+
+    strategy: WatermarkStrategy
+
+
+@dataclass(frozen=True, slots=True)
 class SinkSpec:
     sink: Sink
 
@@ -90,6 +98,7 @@ Spec = Union[
     KeyedProcessSpec,
     KeyedBatchSpec,
     CoProcessSpec,
+    AssignTimestampsSpec,
     SinkSpec,
 ]
 
@@ -101,6 +110,8 @@ def user_function_of(spec: Spec) -> Any:
             return source
         case SinkSpec(sink):
             return sink
+        case AssignTimestampsSpec(strategy):
+            return strategy
         case _:
             return spec.function
 

@@ -29,7 +29,7 @@ class WatermarkValve:
 
     @classmethod
     def over(cls, channels: Iterable[Channel], restored: int = MIN_WATERMARK) -> WatermarkValve:
-        return cls({channel: MIN_WATERMARK for channel in channels}, current=restored)
+        return cls(dict.fromkeys(channels, MIN_WATERMARK), current=restored)
 
     def on_watermark(self, channel: Channel, watermark: int) -> list[int]:
         """What to pass on: nothing, a new watermark, or IDLE."""

@@ -117,6 +117,10 @@ class KeyedStateBackend(ABC):
         """
 
     @abstractmethod
+    def entries(self, state_name: str) -> Iterator[tuple[Hashable, Any]]:
+        """Every key (normalised) of a bound state with its value, in no order. Reads all of it: after a restore only."""
+
+    @abstractmethod
     def state_size(self) -> dict[str, int]:
         """How many keys (in each of their namespaces) each state holds, expired ones too. For metrics."""
 

@@ -29,7 +29,16 @@ from tidegate.state.declarations import (
 from tidegate.state.folding import FoldedAggregating, FoldedReducing
 from tidegate.state.heap_columns import ColumnTable, ColumnValue
 from tidegate.state.heap_dict import DictList, DictMap, value_handle
-from tidegate.state.heap_tables import CHUNK_MASK, NO_KEY, CurrentKey, ListTable, MapTable, ValueTable, chunk_of
+from tidegate.state.heap_tables import (
+    CHUNK_MASK,
+    NO_KEY,
+    CurrentKey,
+    DictTable,
+    ListTable,
+    MapTable,
+    ValueTable,
+    chunk_of,
+)
 from tidegate.state.heap_ttl import ExpiringList, ExpiringMap, ExpiringValue
 from tidegate.state.heap_ttl_tables import ExpiringLists, ExpiringMaps, ExpiringValues, SweptTable
 from tidegate.state.namespaces import bare_key, in_namespace
@@ -188,6 +197,11 @@ class HeapStateBackend(KeyedStateBackend):
 
     def _now_ms(self) -> int:
         return int(self._wall_clock() * 1000)
+
+    def entries(self, state_name: str) -> Iterator[tuple[Hashable, Any]]:
+        table = self._states[state_name][1]
+        assert isinstance(table, DictTable)
+        yield from table.entries()
 
     def state_size(self) -> dict[str, int]:
         return {name: len(table) for name, (_, table, _) in self._states.items()}

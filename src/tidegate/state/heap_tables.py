@@ -139,6 +139,10 @@ class DictTable(ABC):
                 self.fresh[:] = [None] * (CHUNKS + 1)
                 self.owned[:CHUNKS] = _ALL
 
+    def entries(self) -> Iterator[tuple[Hashable, Any]]:
+        for chunk in self.chunks[:CHUNKS]:
+            yield from chunk.items()
+
     def __len__(self) -> int:
         return sum(map(len, self.chunks))
 

@@ -39,7 +39,7 @@ from tidegate.storage.store import ObjectStore, StorageNotFound
 LOG_FORMAT_VERSION = 1
 
 
-class LogKind(str, enum.Enum):
+class LogKind(enum.StrEnum):
     GENERATION = "generation"  #: a driver has taken the job over
     CHECKPOINT = "checkpoint"  #: a checkpoint is complete: its sinks may commit
     SAVEPOINT_STOP = "savepoint_stop"  #: the savepoint of a stop: restored only to commit, then the job ends

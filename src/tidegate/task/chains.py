@@ -6,6 +6,7 @@ first, at most once over all restores, and the end is passed on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import cloudpickle
@@ -14,6 +15,7 @@ from tidegate.batch import Batch
 from tidegate.graph.logical import Partitioning
 from tidegate.graph.plan import Chain, JobPlan, PlannedEdge, PlannedOperator
 from tidegate.ids import SlotId
+from tidegate.protocol.watermarks import MAX_WATERMARK, Channel, WatermarkValve
 from tidegate.task.edges import EdgeWriter
 from tidegate.task.operators.base import Emit, OperatorFailed, RunningOperator
 from tidegate.task.operators.build import OperatorSurroundings, build_operator
@@ -30,7 +32,8 @@ class HostedChain:
     subtask: int
     operators: list[RunningOperator]  #: parents before children
     writers: list[EdgeWriter]
-    open_channels: set[tuple[int, int]] = field(default_factory=set)  #: (edge, origin) that have not ended
+    open_channels: set[Channel] = field(default_factory=set)  #: (edge, origin) that have not ended
+    valve: WatermarkValve = field(default_factory=WatermarkValve)
     ended: bool = False  #: the end was passed on, in this attempt
 
     @property
@@ -56,8 +59,32 @@ class HostedChain:
     def is_dirty(self) -> bool:
         return any(writer.is_dirty for writer in self.writers)
 
-    def end_channel(self, edge: int, origin: int) -> None:
-        self.open_channels.discard((edge, origin))
+    def on_watermark(self, channel: Channel, watermark: int) -> None:
+        for news in self.valve.on_watermark(channel, watermark):
+            self.head.run_watermark(news)
+
+    def end_channel(self, channel: Channel) -> None:
+        """The last watermark comes first: all event-time timers fire before `end_input`."""
+        self.open_channels.discard(channel)
+        for news in self.valve.on_end(channel):
+            self.head.run_watermark(news)
+
+    def restore_watermark(self, watermark: int) -> None:
+        self.valve.current = watermark
+        for operator in self.operators:
+            operator.watermark = watermark
+
+    def next_time(self) -> float | None:
+        return min((time for op in self.operators if (time := op.next_time()) is not None), default=None)
+
+    def on_time(self) -> None:
+        for operator in self.operators:
+            try:
+                operator.on_time()
+            except OperatorFailed:
+                raise
+            except Exception as error:
+                raise OperatorFailed(operator, error) from error
 
     def input_has_ended(self) -> bool:
         source = self.source
@@ -65,6 +92,8 @@ class HostedChain:
 
     def end(self) -> None:
         """Run the ends that have not run yet, then pass the end on."""
+        if self.source is not None:
+            self.head.run_watermark(MAX_WATERMARK)
         for operator in self.operators:
             if not operator.ended:
                 try:
@@ -99,21 +128,24 @@ def _host(plan: JobPlan, chain: Chain, subtask: int, outbox: Outbox, around: Ope
     for planned in chain.operators:
         operator = running[planned.uid]
         emits: dict[str, list[Emit]] = {}
+        watermarks: list[Callable[[int], None]] = []
         for link in planned.chained:
             target = running[link.downstream]
             emits.setdefault(link.tag, []).append(_into(target, link.input_index))
+            watermarks.append(target.run_watermark)
         for index in planned.network:
             writer = EdgeWriter(plan, plan.edges[index], subtask, outbox, operator)
             writers.append(writer)
             emits.setdefault(plan.edges[index].edge.tag, []).append(writer.write)
-        operator.connect(emits)
+            watermarks.append(writer.write_watermark)
+        operator.connect(emits, watermarks)
     open_channels = {
         (edge.index, origin)
         for edge in plan.edges
         if edge.edge.downstream == chain.head.uid
         for origin in _origins(edge, subtask)
     }
-    return HostedChain(subtask, list(running.values()), writers, open_channels)
+    return HostedChain(subtask, list(running.values()), writers, open_channels, WatermarkValve.over(open_channels))
 
 
 def _into(operator: RunningOperator, input_index: int) -> Emit:

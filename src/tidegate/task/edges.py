@@ -26,14 +26,42 @@ FULL_BUFFER_ROWS = 2048
 
 
 class _Buffer:
-    """Records for one receiver, not yet in a frame."""
+    """Records for one receiver, not yet in a frame: batches of one form, so that order holds when they are joined."""
 
-    __slots__ = ("columns", "columns_bytes", "rows")
+    __slots__ = ("columns_bytes", "parts", "rows")
 
     def __init__(self) -> None:
-        self.rows: list[Any] = []
-        self.columns: list[pa.RecordBatch] = []
+        self.parts: list[Batch] = []
+        self.rows = 0
         self.columns_bytes = 0
+
+    def fits(self, batch: Batch) -> bool:
+        if not self.parts:
+            return True
+        first = self.parts[0]
+        return first.has_columns == batch.has_columns and (first.timestamps is None) == (batch.timestamps is None)
+
+    def add(self, batch: Batch) -> bool:
+        """Whether the buffer is full now."""
+        self.parts.append(batch)
+        if batch.has_columns:
+            self.columns_bytes += batch.columns().nbytes
+            return self.columns_bytes >= FULL_BUFFER_BYTES
+        self.rows += len(batch)
+        return self.rows >= FULL_BUFFER_ROWS
+
+    def take(self) -> Batch | None:
+        parts, self.parts, self.rows, self.columns_bytes = self.parts, [], 0, 0
+        if len(parts) <= 1:
+            return parts[0] if parts else None
+        stamps = None if parts[0].timestamps is None else np.concatenate([part.timestamps for part in parts])
+        if parts[0].has_columns:
+            columns = pa.concat_batches([part.columns() for part in parts])
+            return Batch(parts[0].type, columns=columns, timestamps=stamps)
+        rows: list[Any] = []
+        for part in parts:
+            rows += part.rows()
+        return Batch(parts[0].type, rows, timestamps=stamps)
 
 
 class EdgeWriter:
@@ -51,6 +79,7 @@ class EdgeWriter:
         self._buffers = [_Buffer() for _ in range(edge.down_parallelism)]
         self._turn = origin % edge.down_parallelism  #: next receiver of a rebalance
         self._dirty = False
+        self._watermark: int | None = None  #: to be sent with the next flush
 
     def write(self, batch: Batch) -> None:
         match self._edge.partitioning:
@@ -64,12 +93,21 @@ class EdgeWriter:
             case Partitioning.HASH:
                 self._by_key(batch)
 
+    def write_watermark(self, watermark: int) -> None:
+        """Goes out behind everything written so far, with the next flush: a frame each would be too many."""
+        self._watermark = watermark
+        self._dirty = True
+
     def flush(self) -> None:
         """Everything written so far is in the outbox when this returns."""
-        if self._dirty:
-            for target, buffer in enumerate(self._buffers):
-                self._send(target, buffer)
-            self._dirty = False
+        if not self._dirty:
+            return
+        for target, buffer in enumerate(self._buffers):
+            self._send(target, buffer)
+        if self._watermark is not None:
+            self._tell_all(Kind.WATERMARK, self._watermark)
+            self._watermark = None
+        self._dirty = False
 
     @property
     def is_dirty(self) -> bool:
@@ -78,10 +116,14 @@ class EdgeWriter:
     def end(self) -> None:
         """No more records on this edge from this subtask."""
         self.flush()
+        self._tell_all(Kind.END_OF_INPUT)
+
+    def _tell_all(self, kind: Kind, value: int = 0) -> None:
+        """To every receiver that this subtask can send to."""
         targets = [self._origin] if self._edge.partitioning is Partitioning.FORWARD else range(len(self._buffers))
         for target in targets:
             self._outbox.send(
-                self._slots[target], Kind.END_OF_INPUT, origin=self._origin, target=target, edge=self._edge.index
+                self._slots[target], kind, origin=self._origin, target=target, edge=self._edge.index, value=value
             )
 
     # -- routing ------------------------------------------------------------------------------------------------
@@ -108,51 +150,37 @@ class EdgeWriter:
         max_parallelism = self._edge.down_max_parallelism
         targets = subtask_of(key_groups(hashes, max_parallelism), receivers, max_parallelism)
         if batch.has_columns:
-            columns = batch.columns()
             for target in range(receivers):
                 picked = np.flatnonzero(targets == target)
                 if len(picked) == len(batch):
                     self._append(target, batch)
                 elif len(picked):
-                    self._append(target, Batch(self._type, columns=columns.take(pa.array(picked))))
+                    columns = batch.columns().take(pa.array(picked))
+                    self._append(target, Batch(self._type, columns=columns, timestamps=_picked(batch, picked)))
         else:
-            buffers = self._buffers
+            rows: list[list[Any]] = [[] for _ in range(receivers)]
             for row, target in zip(batch.rows(), targets.tolist()):
-                buffers[target].rows.append(row)
-            self._dirty = True
-            for target, buffer in enumerate(buffers):
-                if len(buffer.rows) >= FULL_BUFFER_ROWS:
-                    self._send(target, buffer)
+                rows[target].append(row)
+            for target, mine in enumerate(rows):
+                if mine:
+                    self._append(target, Batch(self._type, mine, timestamps=_picked(batch, targets == target)))
 
     # -- buffers ------------------------------------------------------------------------------------------------
 
     def _append(self, target: int, batch: Batch) -> None:
+        if not self._type.typed and batch.has_columns:
+            batch = Batch(self._type, batch.rows(), timestamps=batch.timestamps)
         buffer = self._buffers[target]
         self._dirty = True
-        if batch.has_columns and self._type.typed:
-            if buffer.rows:  # rows and columns never mix in one buffer: order
-                self._send(target, buffer)
-            columns = batch.columns()
-            buffer.columns.append(columns)
-            buffer.columns_bytes += columns.nbytes
-            if buffer.columns_bytes >= FULL_BUFFER_BYTES:
-                self._send(target, buffer)
-        else:
-            if buffer.columns:
-                self._send(target, buffer)
-            buffer.rows.extend(batch.rows())
-            if len(buffer.rows) >= FULL_BUFFER_ROWS:
-                self._send(target, buffer)
+        if not buffer.fits(batch):
+            self._send(target, buffer)
+        if buffer.add(batch):
+            self._send(target, buffer)
 
     def _send(self, target: int, buffer: _Buffer) -> None:
-        if buffer.columns:
-            parts = buffer.columns
-            columns = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
-            buffer.columns, buffer.columns_bytes = [], 0
-            self._send_batch(target, Batch(self._type, columns=columns))
-        if buffer.rows:
-            rows, buffer.rows = buffer.rows, []
-            self._send_batch(target, Batch(self._type, rows=rows))
+        batch = buffer.take()
+        if batch is not None:
+            self._send_batch(target, batch)
 
     def _send_batch(self, target: int, batch: Batch) -> None:
         try:
@@ -174,3 +202,7 @@ class EdgeWriter:
             flags=flags,
             payload=payload,
         )
+
+
+def _picked(batch: Batch, places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+    return None if batch.timestamps is None else batch.timestamps[places]

@@ -114,6 +114,7 @@ class SlotProcess:
             commits=BackgroundThread("tidegate-commits", self._mailbox.fail),
             crash_points=shipped.crash_points,
             clock=time.monotonic,
+            wall_clock=time.time,
             sleep=time.sleep,
         )
 

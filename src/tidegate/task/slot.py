@@ -41,6 +41,7 @@ from tidegate.task.held import HeldFrames
 from tidegate.task.mailbox import Letter, Mailbox
 from tidegate.task.operators.base import OperatorFailed
 from tidegate.task.operators.build import OperatorSurroundings
+from tidegate.task.operators.timers import Time
 from tidegate.task.outbox import Outbox
 from tidegate.task.ports import Background, ControlPort, CrashPoints, SnapshotStorage
 from tidegate.task.slicing import SliceSizer
@@ -112,6 +113,7 @@ class Slot:
         commits: Background,
         crash_points: CrashPoints,
         clock: Callable[[], float],
+        wall_clock: Callable[[], float],
         sleep: Callable[[float], None],
     ) -> None:
         self.program = program
@@ -137,7 +139,7 @@ class Slot:
         around = OperatorSurroundings(
             job=program.plan.job,
             attempt=str(program.attempt),
-            clock=clock,
+            time=Time(clock, wall_clock),
             sleep=sleep,
             send_to_driver=lambda uid, subtask, topic, payload: control.send(ToDriver(uid, subtask, topic, payload)),
         )
@@ -233,12 +235,20 @@ class Slot:
             times.append(self._last_flush + self._idle_gap_s)
         if self._commits.retry_at is not None:
             times.append(self._commits.retry_at)
+        if self._ready:
+            times += [time for chain in self.chains if (time := chain.next_time()) is not None]
         return min(times, default=None)
 
     def on_time(self) -> None:
         """Deadlines that have passed."""
         if self._commits.retry_at is not None and self._commits.retry_at <= self._clock():
             self._commits.resume()
+        if self._ready and self._work is None:
+            now = self._clock()
+            for chain in self.chains:
+                due = chain.next_time()
+                if due is not None and due <= now:
+                    chain.on_time()
 
     def close(self) -> None:
         """Let go of readers and writers; nothing becomes visible by this."""
@@ -306,6 +316,8 @@ class Slot:
             for operator in chain.operators:
                 restore = restores.get((operator.uid, operator.subtask))
                 operator.ended = restore is not None and restore.ended
+                if restore is not None and restore.watermark is not None and operator is chain.head:
+                    chain.restore_watermark(restore.watermark)
                 try:
                     # On a fresh start only sources are told something: their splits.
                     operator.open(restore if not fresh or operator is chain.source else None)
@@ -381,7 +393,7 @@ class Slot:
             self._hold(frame)
             return
         match frame.kind:
-            case Kind.RECORDS | Kind.END_OF_INPUT:
+            case Kind.RECORDS | Kind.END_OF_INPUT | Kind.WATERMARK:
                 edge = self._plan.edges[frame.edge]
                 if edge.to_layer == self.id.layer:
                     self._deliver(frame, edge)
@@ -391,8 +403,6 @@ class Slot:
                 if self._aligner.aligning is None:
                     self._alignment_began = self._clock()
                 self._act(self._aligner.on_barrier(ChannelId(frame.sender), CheckpointId(frame.value)))
-            case Kind.WATERMARK:
-                raise ProtocolViolation("a watermark frame, which this release never sends")
             case _:
                 assert_never(frame.kind)
 
@@ -403,8 +413,10 @@ class Slot:
                 f"slot {self.id} got a frame for subtask {frame.target} of {edge.edge.downstream!r}"
             )
         if frame.kind is Kind.END_OF_INPUT:
-            chain.end_channel(frame.edge, frame.origin)
+            chain.end_channel((frame.edge, frame.origin))
             self._end_chains()
+        elif frame.kind is Kind.WATERMARK:
+            chain.on_watermark((frame.edge, frame.origin), frame.value)
         else:
             self._work = _Work(chain, edge.edge.input_index, decode_records(frame, edge.record_type))
             self._go_on()

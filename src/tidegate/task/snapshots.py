@@ -77,6 +77,7 @@ class SnapshotUploader:
                 uid=operator.uid,
                 subtask=operator.subtask,
                 ended=operator.ended,
+                watermark=operator.watermark,
                 splits=operator.splits,
                 committables=operator.committables,
             )

@@ -269,6 +269,7 @@ class _AttemptRun:
             commits=commits,
             crash_points=self._run._crash_points,
             clock=self._clock,
+            wall_clock=self._clock,
             sleep=self._clock.sleep,
         )
         return _Process(slot, link, uploads, commits, speed=self._random.choice([0.1, 0.5, 1.0, 1.0, 3.0]))

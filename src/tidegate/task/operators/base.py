@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.batch import Batch
 from tidegate.graph.logical import MAIN_OUTPUT
 from tidegate.ids import CheckpointId
+from tidegate.protocol.watermarks import IDLE, MIN_WATERMARK
 from tidegate.storage.metadata import Committable, SplitState
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class OperatorSnapshot:
     uid: str
     subtask: int
     ended: bool
+    watermark: int = MIN_WATERMARK
     splits: list[SplitState] = field(default_factory=list)
     committables: list[Committable] = field(default_factory=list)
     keyed: KeyedSnapshot | None = None
@@ -66,11 +68,14 @@ class RunningOperator:
         self.ended = False  #: end_input has run, in this attempt or before
         self.records_in = 0
         self.records_out = 0
+        self.watermark = MIN_WATERMARK  #: event time has come this far; restored as the minimum over the old subtasks
         self._emits: dict[str, Emit] = {}
+        self._watermark_targets: list[Callable[[int], None]] = []
         self.emit: Emit = _drop
 
-    def connect(self, emits: dict[str, list[Emit]]) -> None:
+    def connect(self, emits: dict[str, list[Emit]], watermark_targets: list[Callable[[int], None]]) -> None:
         """Outputs by tag, set once the whole chain is built."""
+        self._watermark_targets = watermark_targets
         for tag, targets in emits.items():
             self._emits[tag] = targets[0] if len(targets) == 1 else _Tee(targets)
         main = self._emits.get(MAIN_OUTPUT, _drop)
@@ -93,6 +98,22 @@ class RunningOperator:
         except Exception as error:
             raise OperatorFailed(self, error) from error
 
+    def run_watermark(self, watermark: int) -> None:
+        """A watermark (or IDLE) has come; it is passed on after the operator has acted."""
+        try:
+            if watermark != IDLE:
+                self.watermark = max(self.watermark, watermark)
+                self.on_watermark(self.watermark)
+        except OperatorFailed:
+            raise
+        except Exception as error:
+            raise OperatorFailed(self, error) from error
+        self.pass_watermark(watermark)
+
+    def pass_watermark(self, watermark: int) -> None:
+        for target in self._watermark_targets:
+            target(watermark)
+
     # -- for subclasses -----------------------------------------------------------------------------------------
 
     def open(self, restore: SubtaskRestore | None) -> None:
@@ -100,6 +121,16 @@ class RunningOperator:
 
     def process(self, batch: Batch, input_index: int) -> None:
         raise NotImplementedError
+
+    def on_watermark(self, watermark: int) -> None:
+        """Event time has come to `watermark`: fire what is due. May emit; the watermark is passed on afterwards."""
+
+    def next_time(self) -> float | None:
+        """When `on_time` is due, on the slot's clock."""
+        return None
+
+    def on_time(self) -> None:
+        """Processing time has passed. May emit."""
 
     def end_input(self) -> None:
         """May emit."""
@@ -109,7 +140,7 @@ class RunningOperator:
 
     def snapshot_sync(self, checkpoint: CheckpointId) -> OperatorSnapshot:
         keyed = None if self.backend is None else self.backend.snapshot()
-        return OperatorSnapshot(self.uid, self.subtask, self.ended, keyed=keyed)
+        return OperatorSnapshot(self.uid, self.subtask, self.ended, self.watermark, keyed=keyed)
 
     def notify_complete(self, checkpoint: CheckpointId) -> None: ...
 

@@ -17,6 +17,8 @@ from tidegate.task.operators import process, stateless
 from tidegate.task.operators.base import RunningOperator
 from tidegate.task.operators.sink import SinkOperator
 from tidegate.task.operators.source import SourceOperator
+from tidegate.task.operators.timers import Time
+from tidegate.task.operators.timestamps import TimestampOperator
 from tidegate.types import UNTYPED, RecordType
 
 
@@ -26,7 +28,7 @@ class OperatorSurroundings:
 
     job: str
     attempt: str
-    clock: Callable[[], float]
+    time: Time
     sleep: Callable[[float], None]
     send_to_driver: Callable[[str, int, str, bytes], None]  #: (uid, subtask, topic, payload)
 
@@ -37,7 +39,7 @@ def build_operator(
     spec = planned.operator.spec
     match spec:
         case specs.SourceSpec(source):
-            return SourceOperator(planned, subtask, source, around.clock, around.sleep)
+            return SourceOperator(planned, subtask, source, around.time.clock, around.sleep)
         case specs.MapSpec(function):
             return stateless.MapOperator(planned, subtask, function)
         case specs.FlatMapSpec(function):
@@ -49,14 +51,18 @@ def build_operator(
         case specs.ProcessSpec(function):
             return process.ProcessOperator(planned, subtask, around.job, function)
         case specs.KeyedProcessSpec(function, key):
-            backend = _backend(planned, subtask, key)
-            return process.KeyedProcessOperator(planned, subtask, around.job, function, backend, key)
+            backend = _backend(planned, subtask, key, around)
+            return process.KeyedProcessOperator(planned, subtask, around.job, function, backend, (key,), around.time)
         case specs.KeyedBatchSpec(function, key):
-            backend = _backend(planned, subtask, key)
+            backend = _backend(planned, subtask, key, around)
             return process.KeyedBatchOperator(planned, subtask, around.job, function, backend, key)
         case specs.CoProcessSpec(function, keys):
-            keyed = None if keys is None else _backend(planned, subtask, keys[0])
-            return process.CoProcessOperator(planned, subtask, around.job, function, keyed, keys)
+            if keys is None:
+                return process.CoProcessOperator(planned, subtask, around.job, function, None)
+            backend = _backend(planned, subtask, keys[0], around)
+            return process.KeyedProcessOperator(planned, subtask, around.job, function, backend, keys, around.time)
+        case specs.AssignTimestampsSpec(strategy):
+            return TimestampOperator(planned, subtask, strategy, around.time)
         case specs.SinkSpec(sink):
             context = WriterContext(
                 job=around.job,
@@ -64,7 +70,7 @@ def build_operator(
                 subtask=subtask,
                 parallelism=planned.parallelism,
                 attempt=around.attempt,
-                clock=around.clock,
+                clock=around.time.clock,
                 record_type=input_type or UNTYPED,
                 send_to_driver=lambda topic, payload: around.send_to_driver(planned.uid, subtask, topic, payload),
             )
@@ -73,6 +79,8 @@ def build_operator(
             assert_never(spec)
 
 
-def _backend(planned: PlannedOperator, subtask: int, key: KeySelector) -> KeyedStateBackend:
+def _backend(
+    planned: PlannedOperator, subtask: int, key: KeySelector, around: OperatorSurroundings
+) -> KeyedStateBackend:
     key_groups = key_group_range(subtask, planned.parallelism, planned.max_parallelism)
-    return HeapStateBackend(key.key_type(), key_groups, planned.max_parallelism)
+    return HeapStateBackend(key.key_type(), key_groups, planned.max_parallelism, around.time.wall_clock)

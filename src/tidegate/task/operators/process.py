@@ -1,17 +1,24 @@
-"""Process functions: plain, keyed, with two inputs, and keyed over batches. Executor; the task's thread."""
+"""Process functions: plain, keyed, with two inputs, and keyed over batches. Executor; the task's thread.
+
+What a function emits for a record inherits the record's timestamp; what it emits for a timer has the timer's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
-from tidegate.api.functions import Context
+from tidegate.api.functions import Context, KeyedProcessFunction
 from tidegate.batch import Batch
 from tidegate.state.backend import bind_states
+from tidegate.state.timers import TimerQueue
 from tidegate.task.operators.base import RunningOperator, check_iterable
 from tidegate.task.operators.stateless import emit_columns
+from tidegate.task.operators.timers import Time, Timers
 
 if TYPE_CHECKING:
     from tidegate.graph.plan import PlannedOperator
@@ -63,6 +70,26 @@ class _FunctionOperator(RunningOperator):
         if rows:
             self.emit(Batch(self.output_type, rows))
 
+    def _run_plain(self, batch: Batch, process_element: Callable[[Any, Context], Any]) -> None:
+        """Every record, without a key."""
+        context = self._context
+        stamps = batch.timestamps
+        out: list[Any] = []
+        places: list[int] = []
+        for place, row in enumerate(batch.rows()):
+            if stamps is not None:
+                context.timestamp = int(stamps[place])
+            result = process_element(row, context)
+            if result is not None:
+                check_iterable(result, process_element.__name__)
+                out.extend(result)
+                if stamps is not None:
+                    places.extend(repeat(place, len(out) - len(places)))
+        context.timestamp = None
+        if out:
+            self.emit(batch.pick(places, out, self.output_type))
+        self._flush_side()
+
     def _collect_side(self, tag: str, value: Any) -> None:
         self._side.setdefault(tag, []).append(value)
 
@@ -85,19 +112,12 @@ class ProcessOperator(_FunctionOperator):
         super().__init__(planned, subtask, job, function, None)
 
     def process(self, batch: Batch, input_index: int) -> None:
-        process_element, context = self._function.process_element, self._context
-        out: list[Any] = []
-        for row in batch.rows():
-            result = process_element(row, context)
-            if result is not None:
-                check_iterable(result, "process_element")
-                out.extend(result)
-        if out:
-            self.emit(Batch(self.output_type, out))
-        self._flush_side()
+        self._run_plain(batch, self._function.process_element)
 
 
 class KeyedProcessOperator(_FunctionOperator):
+    """One keyed input, or two that share their keys' state. Timers, where the function defines on_timer."""
+
     def __init__(
         self,
         planned: PlannedOperator,
@@ -105,38 +125,93 @@ class KeyedProcessOperator(_FunctionOperator):
         job: str,
         function: Any,
         backend: KeyedStateBackend,
-        key: KeySelector,
+        keys: tuple[KeySelector, ...],
+        time: Time,
     ) -> None:
         super().__init__(planned, subtask, job, function, backend)
-        self._row_key = key.row_key()
-        self._normalise = key.key_type().normalise
+        self._keyed_backend = backend
+        self._inputs = [(key.row_key(), key.key_type().normalise) for key in keys]
+        self._denormalise = keys[0].key_type().denormalise
+        self._time = time
+        self._timers: Timers | None = None
+        if type(function).on_timer is not KeyedProcessFunction.on_timer:
+            self._timers = Timers(backend, time)
+
+    def open(self, restore: SubtaskRestore | None) -> None:
+        if self._timers is not None and restore is not None:
+            self._timers.rebuild()
+            self._timers.watermark = self.watermark
+        super().open(restore)
+        self._context._timers = self._timers
+        self._context.current_watermark = self.watermark
 
     def process(self, batch: Batch, input_index: int) -> None:
-        self._run_rows(batch, self._function.process_element, self._row_key, self._normalise)
-
-    def _run_rows(
-        self,
-        batch: Batch,
-        process_element: Callable[[Any, Context], Any],
-        row_key: Callable[[Any], Any],
-        normalise: Callable[[Any], Any],
-    ) -> None:
-        assert self.backend is not None
-        context, set_current_key = self._context, self.backend.set_current_key
+        function = self._function
+        if len(self._inputs) == 1:
+            process_element = function.process_element
+        else:
+            process_element = function.process_element2 if input_index else function.process_element1
+        row_key, normalise = self._inputs[input_index]
+        context, set_current_key, timers = self._context, self._keyed_backend.set_current_key, self._timers
+        stamps = batch.timestamps
         out: list[Any] = []
-        for row in batch.rows():
+        places: list[int] = []
+        for place, row in enumerate(batch.rows()):
             key = row_key(row)
             context.key = key
-            set_current_key(normalise(key))
+            normalised = normalise(key)
+            set_current_key(normalised)
+            if timers is not None:
+                timers.key = normalised
+            if stamps is not None:
+                context.timestamp = int(stamps[place])
             result = process_element(row, context)
             if result is not None:
-                check_iterable(result, "process_element")
+                check_iterable(result, process_element.__name__)
                 out.extend(result)
-        self.backend.clear_current_key()
-        context.key = None
+                if stamps is not None:
+                    places.extend(repeat(place, len(out) - len(places)))
+        self._leave_key()
         if out:
-            self.emit(Batch(self.output_type, out))
+            self.emit(batch.pick(places, out, self.output_type))
         self._flush_side()
+
+    def on_watermark(self, watermark: int) -> None:
+        self._context.current_watermark = watermark
+        if self._timers is not None:
+            self._timers.watermark = watermark
+            self._fire(self._timers.event, watermark, "event")
+
+    def next_time(self) -> float | None:
+        return None if self._timers is None else self._timers.next_processing_time()
+
+    def on_time(self) -> None:
+        if self._timers is not None:
+            self._fire(self._timers.processing, self._time.wall_ms(), "processing")
+
+    def _fire(self, queue: TimerQueue, up_to: int, domain: str) -> None:
+        assert self._timers is not None
+        context = self._context
+        for timestamp, normalised in queue.due(up_to):
+            self._timers.key = normalised
+            context.key = self._denormalise(normalised)
+            context.timestamp = timestamp
+            context.time_domain = domain
+            result = self._function.on_timer(timestamp, context)
+            if result is not None:
+                check_iterable(result, "on_timer")
+                rows = list(result)
+                if rows:
+                    stamps = np.full(len(rows), timestamp, np.int64) if domain == "event" else None
+                    self.emit(Batch(self.output_type, rows, timestamps=stamps))
+        context.time_domain = None
+        self._leave_key()
+        self._flush_side()
+
+    def _leave_key(self) -> None:
+        self._keyed_backend.clear_current_key()
+        self._context.key = None
+        self._context.timestamp = None
 
 
 class KeyedBatchOperator(_FunctionOperator):
@@ -158,36 +233,14 @@ class KeyedBatchOperator(_FunctionOperator):
         keys = self._key.key_column(batch)
         if keys is None:
             keys = pa.array(self._key.keys_of(batch))
-        emit_columns(self, self._function.process_batch(keys, batch.columns(), self._context))
+        result = self._function.process_batch(keys, batch.columns(), self._context)
+        same_rows = isinstance(result, pa.RecordBatch) and result.num_rows == len(batch)
+        emit_columns(self, result, batch.timestamps if same_rows else None)
         self._flush_side()
 
 
-class CoProcessOperator(KeyedProcessOperator):
-    """Two inputs; keyed when keys are given."""
-
-    def __init__(
-        self,
-        planned: PlannedOperator,
-        subtask: int,
-        job: str,
-        function: Any,
-        backend: KeyedStateBackend | None,
-        keys: tuple[KeySelector, KeySelector] | None,
-    ) -> None:
-        _FunctionOperator.__init__(self, planned, subtask, job, function, backend)
-        self._keys = None if keys is None else [(key.row_key(), key.key_type().normalise) for key in keys]
+class CoProcessOperator(_FunctionOperator):
+    """Two inputs without keys."""
 
     def process(self, batch: Batch, input_index: int) -> None:
-        process_element = self._function.process_element2 if input_index else self._function.process_element1
-        if self._keys is not None:
-            self._run_rows(batch, process_element, *self._keys[input_index])
-            return
-        out: list[Any] = []
-        for row in batch.rows():
-            result = process_element(row, self._context)
-            if result is not None:
-                check_iterable(result, process_element.__name__)
-                out.extend(result)
-        if out:
-            self.emit(Batch(self.output_type, out))
-        self._flush_side()
+        self._run_plain(batch, self._function.process_element2 if input_index else self._function.process_element1)

@@ -51,7 +51,9 @@ class SinkOperator(RunningOperator):
         self._uncommitted += [Committable(self.uid, checkpoint, version, payload) for payload in prepared]
 
     def snapshot_sync(self, checkpoint: CheckpointId) -> OperatorSnapshot:
-        return OperatorSnapshot(self.uid, self.subtask, self.ended, committables=list(self._uncommitted))
+        return OperatorSnapshot(
+            self.uid, self.subtask, self.ended, self.watermark, committables=list(self._uncommitted)
+        )
 
     def uncommitted(self, up_to: CheckpointId) -> list[Committable]:
         return [committable for committable in self._uncommitted if committable.checkpoint <= up_to]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tidegate.batch import Batch
@@ -20,7 +21,7 @@ class MapOperator(RunningOperator):
 
     def process(self, batch: Batch, input_index: int) -> None:
         function = self._function
-        self.emit(Batch(self.output_type, [function(row) for row in batch.rows()], timestamps=batch.timestamps))
+        self.emit(batch.with_rows(self.output_type, [function(row) for row in batch.rows()]))
 
 
 class FlatMapOperator(RunningOperator):
@@ -31,13 +32,16 @@ class FlatMapOperator(RunningOperator):
     def process(self, batch: Batch, input_index: int) -> None:
         function = self._function
         out: list[Any] = []
-        for row in batch.rows():
+        places: list[int] | None = None if batch.timestamps is None else []
+        for place, row in enumerate(batch.rows()):
             result = function(row)
             if result is not None:
                 check_iterable(result, "flat_map's function")
                 out.extend(result)
+                if places is not None:
+                    places.extend([place] * (len(out) - len(places)))
         if out:
-            self.emit(Batch(self.output_type, out))
+            self.emit(batch.pick(places or [], out, self.output_type))
 
 
 class FilterOperator(RunningOperator):
@@ -47,9 +51,14 @@ class FilterOperator(RunningOperator):
 
     def process(self, batch: Batch, input_index: int) -> None:
         function = self._function
-        rows = [row for row in batch.rows() if function(row)]
-        if rows:
-            self.emit(Batch(self.output_type, rows))
+        if batch.timestamps is None:
+            rows = [row for row in batch.rows() if function(row)]
+            if rows:
+                self.emit(Batch(self.output_type, rows))
+            return
+        kept = [(place, row) for place, row in enumerate(batch.rows()) if function(row)]
+        if kept:
+            self.emit(batch.pick([place for place, _ in kept], [row for _, row in kept], self.output_type))
 
 
 class MapBatchesOperator(RunningOperator):
@@ -58,11 +67,16 @@ class MapBatchesOperator(RunningOperator):
         self._function = function
 
     def process(self, batch: Batch, input_index: int) -> None:
-        emit_columns(self, self._function(batch.columns()))
+        result = self._function(batch.columns())
+        same_rows = isinstance(result, pa.RecordBatch) and result.num_rows == len(batch)
+        emit_columns(self, result, batch.timestamps if same_rows else None)
 
 
-def emit_columns(operator: RunningOperator, result: Any) -> None:
-    """Send on what a batch function returned, checked against the declared type."""
+def emit_columns(operator: RunningOperator, result: Any, timestamps: np.ndarray[Any, Any] | None = None) -> None:
+    """Send on what a batch function returned, checked against the declared type.
+
+    A function that returns as many rows as it was given keeps their timestamps; other rows have none.
+    """
     if result is None:
         return
     if isinstance(result, pa.Table):
@@ -84,4 +98,4 @@ def emit_columns(operator: RunningOperator, result: Any) -> None:
                 f"but its stream is declared as {operator.output_type.name}: {error}"
             ) from error
     if result.num_rows:
-        operator.emit(Batch(operator.output_type, columns=result))
+        operator.emit(Batch(operator.output_type, columns=result, timestamps=timestamps))

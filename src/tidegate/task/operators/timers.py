@@ -1,0 +1,61 @@
+"""What a function sees of time: register and delete timers, the watermark, the clock. Executor; the task's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from tidegate.protocol.watermarks import MIN_WATERMARK
+from tidegate.state.backend import KeyedStateBackend
+from tidegate.state.timers import EVENT_TIMERS, PROCESSING_TIMERS, TimerQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """The slot's clocks."""
+
+    clock: Callable[[], float]  #: monotonic seconds
+    wall_clock: Callable[[], float]  #: seconds since the epoch
+
+    def wall_ms(self) -> int:
+        return int(self.wall_clock() * 1000)
+
+
+class Timers:
+    """Implements api.functions.TimerService for one operator's current key."""
+
+    def __init__(self, backend: KeyedStateBackend, time: Time) -> None:
+        self._time = time
+        self.event = TimerQueue(backend, EVENT_TIMERS)
+        self.processing = TimerQueue(backend, PROCESSING_TIMERS)
+        self.key: Hashable = None  #: normalised; the backend's current key
+        self.watermark = MIN_WATERMARK
+
+    def rebuild(self) -> None:
+        self.event.rebuild()
+        self.processing.rebuild()
+
+    def next_processing_time(self) -> float | None:
+        """On the slot's monotonic clock."""
+        timestamp = self.processing.next_timestamp()
+        if timestamp is None:
+            return None
+        return self._time.clock() + (timestamp / 1000 - self._time.wall_clock())
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        self.event.register(self.key, timestamp)
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        self.processing.register(self.key, timestamp)
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        self.event.delete(timestamp)
+
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        self.processing.delete(timestamp)
+
+    def current_watermark(self) -> int:
+        return self.watermark
+
+    def current_processing_time(self) -> int:
+        return self._time.wall_ms()
