@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidegate.api.aggregates import AggregateFunction
+    from tidegate.api.checkpointed import CheckpointedFunction
     from tidegate.api.environment import StreamEnvironment
     from tidegate.api.functions import (
         Context,
@@ -52,13 +53,15 @@ if TYPE_CHECKING:
         TidegateError,
         UserCodeFailed,
     )
-    from tidegate.state.declarations import ListState, MapState, ValueState
+    from tidegate.state.declarations import AggregatingState, ListState, MapState, ReducingState, ValueState
+    from tidegate.state.ttl import Ttl
     from tidegate.types import Pickled
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AggregateFunction": "tidegate.api.aggregates",
+    "CheckpointedFunction": "tidegate.api.checkpointed",
     "StreamEnvironment": "tidegate.api.environment",
     "Context": "tidegate.api.functions",
     "CoProcessFunction": "tidegate.api.functions",
@@ -96,15 +99,20 @@ _HOMES = {
     "StorageError": "tidegate.errors",
     "TidegateError": "tidegate.errors",
     "UserCodeFailed": "tidegate.errors",
+    "AggregatingState": "tidegate.state.declarations",
     "ListState": "tidegate.state.declarations",
     "MapState": "tidegate.state.declarations",
+    "ReducingState": "tidegate.state.declarations",
     "ValueState": "tidegate.state.declarations",
+    "Ttl": "tidegate.state.ttl",
     "Pickled": "tidegate.types",
 }
 
 __all__ = [
     "AggregateFunction",
+    "AggregatingState",
     "CheckpointDamaged",
+    "CheckpointedFunction",
     "CoProcessFunction",
     "CollectSink",
     "Collection",
@@ -132,6 +140,7 @@ __all__ = [
     "PrintSink",
     "ProcessFunction",
     "ReaderContext",
+    "ReducingState",
     "Sink",
     "SinkWriter",
     "SocketText",
@@ -141,6 +150,7 @@ __all__ = [
     "StorageError",
     "StreamEnvironment",
     "TidegateError",
+    "Ttl",
     "UserCodeFailed",
     "ValueState",
     "WatermarkStrategy",

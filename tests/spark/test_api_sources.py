@@ -79,7 +79,7 @@ def squares(indices: Any) -> list[Any]:
 def finished(spark_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("sources")
     write_inputs(folder)
-    env = tg.StreamEnvironment("sources", parallelism=2)
+    env = tg.StreamEnvironment("sources", parallelism=2, spark=spark_session)
     env.checkpointing(every="500ms", storage=f"file://{folder}/storage")
     env.from_collection(ORDERS, uid="collection").collect(uid="from collection")
     env.from_sequence(-500, 500, uid="sequence").collect(uid="from sequence")

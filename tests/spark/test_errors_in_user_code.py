@@ -290,6 +290,43 @@ def test_the_restart_strategy_comes_first(tmp_path: Path) -> None:
     assert client.view.restarts == 1
 
 
+class Forgetful(tg.Sink):
+    """Prepares what it then cannot find any more."""
+
+    def writer(self, context: tg.WriterContext) -> tg.SinkWriter:
+        return ForgetfulWriter()
+
+    def committer(self, context: tg.WriterContext) -> tg.Committer:
+        return ForgetfulCommitter()
+
+
+class ForgetfulWriter(tg.SinkWriter):
+    def write(self, batch: Batch) -> None: ...
+
+    def prepare(self, checkpoint: int) -> list[bytes]:
+        return [b"gone"]
+
+
+class ForgetfulCommitter(tg.Committer):
+    lost_reason = "somebody has cleaned up"
+
+    def commit(self, committables: list[bytes]) -> list[tg.CommitOutcome]:
+        return [tg.CommitOutcome.LOST] * len(committables)
+
+
+def test_a_commit_that_is_lost_ends_the_job_without_a_restart(storage: str) -> None:
+    env = tg.StreamEnvironment("lost").checkpointing(storage=storage)
+    env.restart_strategy("fixed-delay", attempts=5, delay="0s")
+    env.from_sequence(1, 5, uid="numbers").sink_to(Forgetful(), uid="doomed")
+    client = env.execute_async()
+    with pytest.raises(
+        tg.JobFailed, match=r"'doomed', subtask 0.*checkpoint 1 is neither committed nor committable"
+    ) as raised:
+        client.wait(PATIENCE)
+    assert type(raised.value).__name__ == "CommitLost"
+    assert client.view.restarts == 0
+
+
 def test_a_failure_that_passes_is_not_seen_in_the_result(storage: str, tmp_path: Path) -> None:
     marker = tmp_path / "failed-once"
 

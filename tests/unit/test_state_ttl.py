@@ -11,7 +11,7 @@ from state_kit import Mean, backend_for, stored_rows
 
 from tidegate.errors import CheckpointDamaged, ConfigurationError, TypeDeclarationError
 from tidegate.state import heap_ttl_tables
-from tidegate.state.backend import bind_states
+from tidegate.state.backend import KeyedStateBackend, bind_states
 from tidegate.state.declarations import AggregatingState, ListState, MapState, ReducingState, ValueState
 from tidegate.state.heap import HeapStateBackend
 from tidegate.state.keys import key_type
@@ -269,6 +269,22 @@ def test_clean_up_looks_at_no_more_than_its_budget_and_comes_round_to_everything
     assert run.backend.state_size() == {"total": 1, "tags": 0, "log": 0, "counts": 0, "best": 0, "mean": 0}
     assert run.f.total.get() == 1
     assert run.backend.clean_up(50_000) == 0
+
+
+def test_a_backend_in_which_nothing_expires_refuses_a_ttl_and_a_namespace():
+    class Forever(HeapStateBackend):
+        """As a backend is that knows nothing of either."""
+
+        honours_ttl = False
+        set_current_namespace = KeyedStateBackend.set_current_namespace
+
+    backend = Forever(INT, range(16), 16)
+    with pytest.raises(ConfigurationError, match=r"'total' \(.*test_state_ttl\.py:\d+\) has a TTL, but in Forever"):
+        bind_states(states(TEN)(), backend)
+    bind_states(states(None)(), backend)
+    backend.set_current_namespace(b"")
+    with pytest.raises(ConfigurationError, match="Forever keeps no state for windows"):
+        backend.set_current_namespace(b"w")
 
 
 def test_clean_up_without_a_ttl_has_nothing_to_do():

@@ -65,7 +65,7 @@ class DataStream:
     ) -> DataStream:  # fmt: skip
         """One record out for each record in."""
         out = self._returned(returns, function, False)
-        return self._apply(specs.MapSpec(function), name or f"map {_name_of(function)}", out, uid, parallelism)
+        return self._apply(specs.MapSpec(function), name or _named("map", function), out, uid, parallelism)
 
     def flat_map(
         self, function: Callable[[Any], Any], *, returns: Any = None, uid: str | None = None,
@@ -73,16 +73,14 @@ class DataStream:
     ) -> DataStream:  # fmt: skip
         """Any number of records out: the function returns an iterable, or None."""
         out = self._returned(returns, function, True)
-        return self._apply(specs.FlatMapSpec(function), name or f"flat_map {_name_of(function)}", out, uid, parallelism)
+        return self._apply(specs.FlatMapSpec(function), name or _named("flat_map", function), out, uid, parallelism)
 
     def filter(
         self, function: Callable[[Any], Any], *, uid: str | None = None, name: str | None = None,
         parallelism: int | None = None,
     ) -> DataStream:  # fmt: skip
         """Keep the records for which the function is true."""
-        return self._apply(
-            specs.FilterSpec(function), name or f"filter {_name_of(function)}", self._type, uid, parallelism
-        )
+        return self._apply(specs.FilterSpec(function), name or _named("filter", function), self._type, uid, parallelism)
 
     def map_batches(
         self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, returns: Any = None, uid: str | None = None,
@@ -92,7 +90,7 @@ class DataStream:
         self._need_typed("map_batches")
         out = self._type if returns is None else record_type(returns)
         return self._apply(
-            specs.MapBatchesSpec(function), name or f"map_batches {_name_of(function)}", out, uid, parallelism
+            specs.MapBatchesSpec(function), name or _named("map_batches", function), out, uid, parallelism
         )
 
     def process(
@@ -408,6 +406,6 @@ def _need_instance(function: Any, kind: type, what: str) -> None:
         raise GraphError(f"{what} needs a {kind.__name__}, not {type(function).__name__}")
 
 
-def _name_of(function: Any) -> str:
+def _named(operation: str, function: Any) -> str:
     name = getattr(function, "__name__", type(function).__name__)
-    return "" if name == "<lambda>" else name
+    return operation if name == "<lambda>" else f"{operation} {name}"

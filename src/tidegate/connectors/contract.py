@@ -86,6 +86,10 @@ class SourceReader(ABC):
         A split that has ended says so with `finished`.
         """
 
+    def snapshot(self, checkpoint: CheckpointId) -> list[Split]:
+        """What `checkpoint` keeps: `splits()`. For a reader that must know in `notify_complete` what that was."""
+        return self.splits()
+
     def notify_complete(self, checkpoint: CheckpointId) -> None:
         """The checkpoint is complete. For monitoring outside only (a consumer group's offsets)."""
 

@@ -355,17 +355,19 @@ def _failure_of(failed: SlotFailed) -> tuple[TidegateError, bool]:
         "user_line": failed.user_line,
         "cause": failed.traceback,
     }
+    message = failed.message
+    if failed.operator:
+        message += f"\n  in {failed.operator} (uid {failed.uid!r}), subtask {failed.subtask}"
+        if failed.checkpoint is not None:
+            message += f", checkpoint {failed.checkpoint}"
+        if failed.user_line:
+            message += f", at {failed.user_line}"
     match failed.kind:
         case "user":
-            where = f"in {failed.operator} (uid {failed.uid!r}), subtask {failed.subtask}"
-            if failed.checkpoint is not None:
-                where += f", checkpoint {failed.checkpoint}"
-            if failed.user_line:
-                where += f", at {failed.user_line}"
-            return UserCodeFailed(f"{failed.message}\n  {where}", **context), False
+            return UserCodeFailed(message, **context), False
         case "commit_lost":
-            return CommitLost(failed.message, **context), True
+            return CommitLost(message, **context), True
         case "permanent":
-            return JobFailed(failed.message, **context), True
+            return JobFailed(message, **context), True
         case _:
-            return JobFailed(failed.message, **context), False
+            return JobFailed(message, **context), False

@@ -6,6 +6,7 @@
 
 Invariant 1. Frames behind a channel's barrier wait until TakeSnapshot has been returned, or the checkpoint was given up.
 Invariant 2. TakeSnapshot is returned at most once for each checkpoint id, and ids only grow.
+             The abort of one checkpoint ends no other, older or newer: with several at a time both may be on their way.
 Invariant 3. A barrier is forwarded before the snapshot is taken, and before any frame that was held back for it.
 """
 
@@ -47,6 +48,9 @@ class GiveUp:
     checkpoint: CheckpointId
 
 
+#: Ids that were aborted before their barriers came. Far above any number of concurrent checkpoints.
+MAX_ABORTED = 128
+
 AlignmentAction = Union[HoldChannel, ForwardBarrier, TakeSnapshot, ReleaseChannels, GiveUp]
 
 
@@ -58,6 +62,7 @@ class BarrierAligner:
     aligning: CheckpointId | None = None  #: None when idle
     arrived: set[ChannelId] = field(default_factory=set)  #: all and only the channels whose barrier has come
     done: CheckpointId = CheckpointId(0)  #: the highest id that was taken or given up here
+    aborted: set[CheckpointId] = field(default_factory=set)  #: above `done`, and their barriers may still come
 
     def is_held(self, channel: ChannelId) -> bool:
         return channel in self.arrived
@@ -67,8 +72,10 @@ class BarrierAligner:
             raise ProtocolViolation(
                 f"a barrier of checkpoint {checkpoint} came on channel {channel}, which is no input"
             )
-        if checkpoint <= self.done or (self.aligning is not None and checkpoint < self.aligning):
-            return []  # late: it was aborted, or a newer one is on its way
+        if checkpoint <= self.done or checkpoint in self.aborted:
+            return []
+        if self.aligning is not None and checkpoint < self.aligning:
+            return []  # late: a newer one is on its way
         actions: list[AlignmentAction] = []
         if self.aligning is not None and checkpoint > self.aligning:
             actions += [GiveUp(self.aligning), ReleaseChannels()]
@@ -84,15 +91,20 @@ class BarrierAligner:
 
     def on_abort(self, checkpoint: CheckpointId) -> list[AlignmentAction]:
         """The coordinator gave the checkpoint up. Its barriers may still come; they are ignored then."""
-        aligning = self.aligning
-        if aligning is not None and aligning <= checkpoint:
+        if self.aligning == checkpoint:
             self._finish(checkpoint)
             return [ReleaseChannels()]
-        if aligning is None:
-            self.done = max(self.done, checkpoint)
+        if checkpoint > self.done:
+            self.aborted.add(checkpoint)
+            if len(self.aborted) > MAX_ABORTED:
+                self._pass(min(self.aborted))
         return []
 
     def _finish(self, checkpoint: CheckpointId) -> None:
         self.aligning = None
         self.arrived.clear()
+        self._pass(checkpoint)
+
+    def _pass(self, checkpoint: CheckpointId) -> None:
         self.done = max(self.done, checkpoint)
+        self.aborted = {id for id in self.aborted if id > self.done}

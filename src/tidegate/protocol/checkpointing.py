@@ -258,7 +258,9 @@ class CheckpointScheduler:
     def next_wake(self) -> float | None:
         """When TimePassed is due, at the latest."""
         times = [p.deadline for p in self.pending.values() if not p.storing]
-        if self.next_periodic is not None and len(self.pending) < self.policy.max_concurrent:
+        # After the end of all input nothing periodic comes any more: a time in the past would keep the driver spinning.
+        periodic = self.ready == self.slots and self.ended != self.slots and not self.finished
+        if periodic and self.next_periodic is not None and len(self.pending) < self.policy.max_concurrent:
             times.append(max(self.next_periodic, self.last_completion + self.policy.min_pause_s))
         return min(times, default=None)
 

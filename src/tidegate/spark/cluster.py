@@ -52,7 +52,7 @@ class SparkCluster:
     ) -> Gang:
         shipped = cloudpickle.dumps(
             ShippedAttempt(
-                plan=self._plan,
+                plan=cloudpickle.dumps(self._plan),
                 attempt=attempt,
                 token=token,
                 address=address,

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidegate.errors import ConfigurationError
 from tidegate.state.declarations import declared_states
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class KeyedStateBackend(ABC):
     """Keyed state of one operator in one subtask, for the keys of its `key_groups`."""
 
     key_groups: range
+    honours_ttl: bool = False  #: without it a state with a TTL is refused by `bind_states`, and not kept for ever
 
     @abstractmethod
     def bind(self, declaration: Declaration, columnar: bool = False) -> Handle:
@@ -79,13 +81,19 @@ class KeyedStateBackend(ABC):
         On the per-record path.
         """
 
-    @abstractmethod
     def set_current_namespace(self, namespace: bytes) -> None:
         """All handles work in this namespace of the current key, until another is set, or a key.
 
         Classic mistake: to set the namespace first. It belongs to the key, and setting a key leaves it. What names its
         keys itself (`get_many` and its kin) works in the empty namespace.
+
+        :raises ConfigurationError: by a backend that has only the empty one.
         """
+        if namespace:
+            raise ConfigurationError(
+                f"{type(self).__name__} keeps no state for windows. Run the job with the heap backend.",
+                backend=type(self).__name__,
+            )
 
     @abstractmethod
     def clear_current_key(self) -> None:
@@ -108,13 +116,13 @@ class KeyedStateBackend(ABC):
         :raises TypeDeclarationError: for stored values of another type than the declared one.
         """
 
-    @abstractmethod
     def clean_up(self, budget_entries: int) -> int:
         """Look at the next entries that can expire, at most so many, and forget those that have; how many they were.
 
         Goes round all of them in turn. To be called when the task is idle, and now and then when it is not: without it
         expired entries are never returned, but stay in memory.
         """
+        return 0
 
     @abstractmethod
     def entries(self, state_name: str) -> Iterator[tuple[Hashable, Any]]:
@@ -129,6 +137,15 @@ class KeyedStateBackend(ABC):
 
 
 def bind_states(function: object, backend: KeyedStateBackend, columnar: bool = False) -> None:
-    """Give an instance its handles: from here on `self.count` is the handle, not the declaration."""
+    """Give an instance its handles: from here on `self.count` is the handle, not the declaration.
+
+    :raises ConfigurationError: for a state with a TTL on a backend that has none.
+    """
     for name, declaration in declared_states(function).items():
+        if declaration.ttl is not None and not backend.honours_ttl:
+            raise ConfigurationError(
+                f"state {name!r} ({declaration.line}) has a TTL, but in {type(backend).__name__} state does not expire. "
+                "Run the job with the heap backend, or leave ttl out and clear the state by a timer.",
+                state=name,
+            )
         function.__dict__[name] = backend.bind(declaration, columnar)

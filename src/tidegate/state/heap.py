@@ -40,7 +40,7 @@ from tidegate.state.heap_tables import (
     chunk_of,
 )
 from tidegate.state.heap_ttl import ExpiringList, ExpiringMap, ExpiringValue
-from tidegate.state.heap_ttl_tables import ExpiringLists, ExpiringMaps, ExpiringValues, SweptTable
+from tidegate.state.heap_ttl_tables import ExpiringLists, ExpiringMaps, ExpiringValues, Moment, SweptTable
 from tidegate.state.namespaces import bare_key, in_namespace
 from tidegate.state.sections import SectionReader, SectionWriter
 from tidegate.state.ttl import Lifetime
@@ -77,6 +77,8 @@ class HeapStateBackend(KeyedStateBackend):
     `wall_clock` gives seconds since 1970; TTLs count by it.
     """
 
+    honours_ttl = True
+
     def __init__(
         self,
         key_type: KeyType,
@@ -91,6 +93,7 @@ class HeapStateBackend(KeyedStateBackend):
         self._current = CurrentKey()
         self._states: dict[str, tuple[Declaration, Table, Handle]] = {}
         self._swept: list[SweptTable] = []  # the tables whose entries expire
+        self._swept_at = Moment()
         self._sweep = self._rounds()
 
     def bind(self, declaration: Declaration, columnar: bool = False) -> Handle:
@@ -187,13 +190,14 @@ class HeapStateBackend(KeyedStateBackend):
     def clean_up(self, budget_entries: int) -> int:
         if not self._swept:
             return 0
+        self._swept_at.ms = self._now_ms()
         return sum(islice(self._sweep, budget_entries))
 
     def _rounds(self) -> Iterator[int]:
         """For ever; taken a few steps at a time, and only when there is something to sweep."""
         while True:
             for table in self._swept:
-                yield from table.sweep(self._now_ms)
+                yield from table.sweep(self._swept_at)
 
     def _now_ms(self) -> int:
         return int(self._wall_clock() * 1000)

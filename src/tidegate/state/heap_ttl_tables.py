@@ -15,7 +15,7 @@ round or the next. A single inner map is listed at once: about ten milliseconds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidegate.state.heap_tables import CHUNKS, ListTable, MapTable, ValueTable, chunk_of, map_pieces, pieces
@@ -29,10 +29,19 @@ if TYPE_CHECKING:
 ELEMENTS_AT_ONCE = 256  #: of a list, forgotten in one go
 
 
+class Moment:
+    """What the clock showed when a few steps of a sweep began: it is asked once for all of them."""
+
+    __slots__ = ("ms",)
+
+    def __init__(self) -> None:
+        self.ms = 0
+
+
 class SweptTable(Protocol):
     """A table with entries that expire."""
 
-    def sweep(self, now_ms: Callable[[], int]) -> Iterator[int]:
+    def sweep(self, now: Moment) -> Iterator[int]:
         """One round; each step gives how many entries it has forgotten, 0 or 1."""
 
 
@@ -57,12 +66,12 @@ class ExpiringValues(ValueTable):
             if live:
                 writer.add_values([k for k, _, _ in live], [v for _, v, _ in live], [e for _, _, e in live])
 
-    def sweep(self, now_ms: Callable[[], int]) -> Iterator[int]:
+    def sweep(self, now: Moment) -> Iterator[int]:
         for chunk in range(CHUNKS):
             yield 0
             for key in list(self.chunks[chunk]):
                 entry = self.chunks[chunk].get(key)
-                expired = entry is not None and entry[1] <= now_ms()
+                expired = entry is not None and entry[1] <= now.ms
                 if expired:
                     self.discard(chunk, key)
                 yield int(expired)
@@ -95,14 +104,14 @@ class ExpiringLists(ListTable):
                     [[expiry for _, expiry in pairs] for pairs in live.values()],
                 )
 
-    def sweep(self, now_ms: Callable[[], int]) -> Iterator[int]:
+    def sweep(self, now: Moment) -> Iterator[int]:
         # Elements are added at the end, so those that expire first are in front. Where a duration was made shorter, or
         # the clock was set back, some wait here behind later ones; no reader ever sees them.
         for chunk in range(CHUNKS):
             yield 0
             for key in list(self.chunks[chunk]):
                 yield 0
-                while expired := self._drop_front(chunk, key, now_ms()):
+                while expired := self._drop_front(chunk, key, now.ms):
                     yield from [1] * expired
 
     def _drop_front(self, chunk: int, key: Any, now: int) -> int:
@@ -144,13 +153,13 @@ class ExpiringMaps(MapTable):
                 keys, counts, map_keys, [value for value, _ in pairs], [expiry for _, expiry in pairs]
             )
 
-    def sweep(self, now_ms: Callable[[], int]) -> Iterator[int]:
+    def sweep(self, now: Moment) -> Iterator[int]:
         for chunk in range(CHUNKS):
             yield 0
             for key in list(self.chunks[chunk]):
                 for map_key in list(self.chunks[chunk].get(key, ())):
                     pair = self.chunks[chunk].get(key, {}).get(map_key)
-                    expired = pair is not None and pair[1] <= now_ms()
+                    expired = pair is not None and pair[1] <= now.ms
                     if expired:
                         self.remove_entry(chunk, key, map_key)
                     yield int(expired)

@@ -8,8 +8,8 @@ What was read or written is kept in two generations, which makes "least recently
     find:    in `young`; else in `old`, and then it moves to `young`
     full:    `young` becomes `old`, and the old `old` is forgotten
 
-Invariant. Something that is changed and neither written nor part of a settled snapshot is never forgotten: a table
-           writes first, and `settle` is called before a generation goes.
+Invariant. Something that is changed and not written is never out of reach: it is in its table's `dirty`; and what a
+           snapshot has taken over is settled before a generation is forgotten.
 
 Sizes are estimates (Python does not tell): a fixed sum for an entry's dictionary slot, key and small object, and the length
 of what is long.
@@ -40,38 +40,43 @@ ABSENT: Final[Any] = type("Absent", (), {"__repr__": lambda self: "ABSENT"})()  
 class Generations:
     """Key -> what is known of it; forgets what has not been used for long."""
 
-    __slots__ = ("_before_forgetting", "limit_bytes", "old", "weight_bytes", "young")
+    __slots__ = ("_settle", "_size_of", "limit_bytes", "old", "weight_bytes", "young")
 
-    def __init__(self, limit_bytes: int, before_forgetting: Callable[[], None]) -> None:
+    def __init__(self, settle: Callable[[], None], size_of: Callable[[Any], int]) -> None:
         self.young: dict[Any, Any] = {}
         self.old: dict[Any, Any] = {}
         self.weight_bytes = 0  #: of `young`
-        self.limit_bytes = limit_bytes  #: of each of the two
-        self._before_forgetting = before_forgetting
+        self.limit_bytes = 0  #: of each of the two
+        self._settle = settle
+        self._size_of = size_of
 
     def find(self, key: Any) -> Any:
         """MISSING when it is not here."""
         found = self.young.get(key, MISSING)
         if found is MISSING:
-            found = self.old.get(key, MISSING)
+            found = self.old.pop(key, MISSING)
             if found is not MISSING:
-                self.remember(key, found, ENTRY_BYTES)
+                self.remember(key, found)
         return found
 
-    def remember(self, key: Any, known: Any, size_bytes: int) -> None:
+    def remember(self, key: Any, known: Any) -> None:
         self.young[key] = known
-        self.grow(size_bytes)
+        self.grow(self._size_of(known))
 
     def remember_all(self, known: dict[Any, Any], entry_bytes: int) -> None:
         before = len(self.young)
         self.young.update(known)
         self.grow((len(self.young) - before) * entry_bytes)
 
+    def forget(self, key: Any) -> None:
+        self.young.pop(key, None)
+        self.old.pop(key, None)
+
     def grow(self, size_bytes: int) -> None:
         """Something in `young` has become larger."""
         self.weight_bytes += size_bytes
         if self.weight_bytes > self.limit_bytes:
-            self._before_forgetting()
+            self._settle()
             self.old, self.young = self.young, {}
             self.weight_bytes = 0
 

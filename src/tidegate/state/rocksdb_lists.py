@@ -71,21 +71,21 @@ class RocksLists(RocksTable):
     def __init__(self, declaration: ListState[Any], *surroundings: Any) -> None:
         super().__init__(declaration, *surroundings)
         self.cells = cells_of(declaration.value_type)
-        self.clean = Generations(0, self.store.settle)  #: whole lists, with what was added to them
+        self._wholes = Generations(self._settle, self._size_of)  #: whole lists, with all changes
         self._dirty: dict[Any, ListChange] = {}
         self._dirty_bytes = 0
         self._dirty_limit_bytes = 0
-        self._handed_over: dict[Any, ListChange] = {}
+        self._handed_over: dict[Any, ListChange] = {}  #: to a snapshot that may not be settled
         self.resize()
 
     def resize(self) -> None:
         third = self.limit_bytes // 3
-        self.clean.limit_bytes = third
+        self._wholes.limit_bytes = third
         self._dirty_limit_bytes = third
 
     def whole(self, key: Any) -> list[Any]:
         """All elements as they are kept. Not the caller's own."""
-        known = self.clean.find(key)
+        known = self._wholes.find(key)
         if known is MISSING:
             known = self._read(key)
         return known  # type: ignore[no-any-return]
@@ -93,19 +93,25 @@ class RocksLists(RocksTable):
     def _read(self, key: Any) -> list[Any]:
         address = self.address(key)
         if key in self._handed_over:
-            self.store.settle()  # else the rows could have a part of the list or not, and nobody could tell
-        of_cell = self.cells.of_cell
-        elements, rows = [], 0
-        for _, row in self.family.scan(address):
-            elements += [of_cell(cell) for cell in decode_elements(row)]
-            rows += 1
+            self._settle()  # else the rows could have the end of the list or not, and nobody could tell
         change = self._dirty.get(key)
+        elements: list[Any] = []
+        rows = 0
+        if change is None or not change.replaced:
+            of_cell = self.cells.of_cell
+            for _, row in self.family.scan(address):
+                elements += [of_cell(cell) for cell in decode_elements(row)]
+                rows += 1
         if change is not None:
             elements += change.added
-        self.clean.remember(key, elements, self._size_of(elements))
         if rows > _ROWS_TO_JOIN:
             self._dirty[key] = ListChange(True, list(elements))
+        self._wholes.remember(key, elements)
         return elements
+
+    def _settle(self) -> None:
+        self.store.settle()
+        self._handed_over = {}
 
     def _size_of(self, elements: list[Any]) -> int:
         return ENTRY_BYTES + sum(map(self.cells.size_of, elements)) + _ELEMENT_BYTES * len(elements)
@@ -118,19 +124,18 @@ class RocksLists(RocksTable):
             change = self._dirty[key] = ListChange(False, [])
         change.added += kept
         size = self._size_of(kept)
-        known = self.clean.find(key)
-        if known is MISSING and not self.family.holds_rows and key not in self._handed_over:
-            self.clean.remember(key, list(change.added), size)  # there is no more of it
-        elif known is not MISSING:
+        known = self._wholes.find(key)
+        if known is not MISSING:
             known += kept
-            self.clean.grow(size - ENTRY_BYTES)
+            self._wholes.grow(size)
+            if len(known) * _ELEMENT_BYTES > self._wholes.limit_bytes:
+                self._wholes.forget(key)  # one list, however often used, must not take all memory
         self._wrote(size)
 
     def replace(self, key: Any, kept: list[Any]) -> None:
         self._dirty[key] = ListChange(True, kept)
-        size = self._size_of(kept)
-        self.clean.remember(key, list(kept), size)
-        self._wrote(size)
+        self._wholes.remember(key, list(kept))
+        self._wrote(self._size_of(kept))
 
     def _wrote(self, size_bytes: int) -> None:
         self._dirty_bytes += size_bytes

@@ -33,9 +33,9 @@ class KnownMap:
 
     __slots__ = ("entries", "whole")
 
-    def __init__(self, entries: dict[Any, Any], whole: bool) -> None:
-        self.entries = entries  #: map key -> value as kept; ABSENT only while not whole
-        self.whole = whole  #: there are no other entries
+    def __init__(self) -> None:
+        self.entries: dict[Any, Any] = {}  #: map key -> value as kept; ABSENT only while not whole
+        self.whole = False  #: there are no other entries
 
 
 class MapChange:
@@ -46,6 +46,15 @@ class MapChange:
     def __init__(self) -> None:
         self.cleared = False  #: before `entries` were put
         self.entries: dict[Any, Any] = {}  #: map key -> value as kept, ABSENT where removed
+
+    def applied_to(self, entries: dict[Any, Any]) -> dict[Any, Any]:
+        changed = {} if self.cleared else entries
+        for map_key, kept in self.entries.items():
+            if kept is ABSENT:
+                changed.pop(map_key, None)
+            else:
+                changed[map_key] = kept
+        return changed
 
 
 class MapChanges(Changes):
@@ -77,48 +86,62 @@ class RocksMaps(RocksTable):
         super().__init__(declaration, *surroundings)
         self.keys = MapKeys(declaration.key_type)
         self.cells = cells_of(declaration.value_type)
-        self.clean = Generations(0, self.store.settle)
+        self._known = Generations(self._settle, self._size_of_map)
         self._dirty: dict[Any, MapChange] = {}
         self._dirty_bytes = 0
         self._dirty_limit_bytes = 0
-        self._handed_over: dict[Any, MapChange] = {}
+        self._handed_over: dict[Any, MapChange] = {}  #: to a snapshot that may not be settled
+        self._mean_entry_bytes = ENTRY_BYTES
         self.resize()
 
     def resize(self) -> None:
         third = self.limit_bytes // 3
-        self.clean.limit_bytes = third
+        self._known.limit_bytes = third
         self._dirty_limit_bytes = third
+
+    def _settle(self) -> None:
+        self.store.settle()
+        self._handed_over = {}
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def known(self, key: Any) -> KnownMap:
-        found = self.clean.find(key)
+    def _known_of(self, key: Any) -> KnownMap:
+        found = self._known.find(key)
         if found is MISSING:
             self.address(key)  # refuses a foreign key, and none
-            found = KnownMap({}, not self.family.holds_rows and key not in self._handed_over)
-            self.clean.remember(key, found, ENTRY_BYTES)
+            found = KnownMap()
+            self._known.remember(key, found)
         return found  # type: ignore[no-any-return]
 
     def entry(self, key: Any, map_key: Any) -> Any:
         """As it is kept, or ABSENT."""
-        known = self.known(key)
+        known = self._known_of(key)
         kept = known.entries.get(map_key, MISSING)
         if kept is MISSING:
             if known.whole:
                 return ABSENT
-            cell = self.family.get(self.address(key) + self.keys.to_cell(map_key))
-            kept = ABSENT if cell is None else self.cells.of_cell(cell)
-            known.entries[map_key] = kept
-            self.clean.grow(self._size_of(kept))
+            kept = self._unwritten(key, map_key)
+            if kept is MISSING:
+                cell = self.family.get(self.address(key) + self.keys.to_cell(map_key))
+                kept = ABSENT if cell is None else self.cells.of_cell(cell)
+            self._note(known, {map_key: kept})
         return kept
+
+    def _unwritten(self, key: Any, map_key: Any) -> Any:
+        """What the rows may not have yet, newest first."""
+        for changes in (self._dirty, self._handed_over):
+            change = changes.get(key)
+            if change is not None:
+                kept = change.entries.get(map_key, MISSING)
+                if kept is not MISSING or change.cleared:
+                    return ABSENT if kept is MISSING else kept
+        return MISSING
 
     def whole(self, key: Any) -> dict[Any, Any] | None:
         """All entries as they are kept, not the caller's own; None when they are too many to be kept."""
-        known = self.known(key)
+        known = self._known_of(key)
         if known.whole:
             return known.entries
-        if key in self._handed_over:
-            self.store.settle()  # else the rows could lack a removal, or have what was cleared
         address = self.address(key)
         entries: dict[Any, Any] = {}
         size = 0
@@ -126,16 +149,15 @@ class RocksMaps(RocksTable):
             kept = self.cells.of_cell(cell)
             entries[self.keys.of_cell(row_key[len(address) :])] = kept
             size += self._size_of(kept)
-            if size > self.clean.limit_bytes:
+            if size > self._known.limit_bytes:
                 return None
-        change = self._dirty.get(key)
-        for map_key, kept in () if change is None else change.entries.items():
-            if kept is ABSENT:
-                entries.pop(map_key, None)
-            else:
-                entries[map_key] = kept
-        known.entries, known.whole = entries, True
-        self.clean.grow(size)
+        # Settled or not, the rows together with these give the same.
+        for changes in (self._handed_over, self._dirty):
+            change = changes.get(key)
+            if change is not None:
+                entries = change.applied_to(entries)
+        known.entries, known.whole = {}, True
+        self._note(known, entries)
         return entries
 
     def walk(self, key: Any) -> Iterator[tuple[Any, Any]]:
@@ -146,36 +168,47 @@ class RocksMaps(RocksTable):
         rows = self.family.scan(address)
         return ((of_key(row_key[len(address) :]), of_cell(cell)) for row_key, cell in rows)
 
-    def _size_of(self, kept: Any) -> int:
-        return ENTRY_BYTES + (0 if kept is ABSENT else self.cells.size_of(kept))
-
-    # -- writing ---------------------------------------------------------------------------------------------------
-
-    def put(self, key: Any, entries: dict[Any, Any]) -> None:
-        """Map keys and values as they are kept; ABSENT removes."""
-        known = self.known(key)
-        change = self._dirty.get(key)
-        if change is None:
-            change = self._dirty[key] = MapChange()
+    def _note(self, known: KnownMap, entries: dict[Any, Any]) -> int:
+        """Add to what is known of a map; returns the size of it."""
         size = 0
         for map_key, kept in entries.items():
-            change.entries[map_key] = kept
             if kept is ABSENT and known.whole:
                 known.entries.pop(map_key, None)
             else:
                 known.entries[map_key] = kept
             size += self._size_of(kept)
-        self._wrote(size)
+        if entries:
+            self._mean_entry_bytes += (size // len(entries) - self._mean_entry_bytes) // 8
+        if len(known.entries) * self._mean_entry_bytes > self._known.limit_bytes:
+            known.entries, known.whole = {}, False  # one map, however often used, must not take all memory
+        self._known.grow(size)
+        return size
+
+    def _size_of(self, kept: Any) -> int:
+        return ENTRY_BYTES + (0 if kept is ABSENT else self.cells.size_of(kept))
+
+    def _size_of_map(self, known: KnownMap) -> int:
+        return ENTRY_BYTES + len(known.entries) * self._mean_entry_bytes
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def put(self, key: Any, entries: dict[Any, Any]) -> None:
+        """Map keys and values as they are kept; ABSENT removes."""
+        known = self._known_of(key)
+        change = self._dirty.get(key)
+        if change is None:
+            change = self._dirty[key] = MapChange()
+        change.entries |= entries
+        self._wrote(self._note(known, entries))
 
     def clear(self, key: Any) -> None:
-        known = self.known(key)
+        known = self._known_of(key)
         known.entries, known.whole = {}, True
         change = self._dirty[key] = MapChange()
         change.cleared = True
         self._wrote(ENTRY_BYTES)
 
     def _wrote(self, size_bytes: int) -> None:
-        self.clean.grow(size_bytes)
         self._dirty_bytes += size_bytes
         if self._dirty_bytes > self._dirty_limit_bytes:
             self.write_out()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rocksdict import (
     BlockBasedOptions,
@@ -43,8 +43,14 @@ class RocksSettings:
     folder: Path = field(default_factory=default_base)  #: on a local disk
 
 
+class SharesMemory(Protocol):
+    """A backend."""
+
+    def resize(self) -> None: ...
+
+
 class RocksMemory:
-    """The memory of one slot, shared by its databases."""
+    """The memory of one slot, shared by its databases. The task's thread."""
 
     def __init__(self, settings: RocksSettings) -> None:
         quarter = max(settings.memory_bytes // 4, 64 * 1024)
@@ -53,6 +59,23 @@ class RocksMemory:
         self.blocks = Cache(2 * quarter)
         # Charged to the block cache: a write buffer that grows takes room from blocks, and the sum stays.
         self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(quarter, False, self.blocks)
+        self.states = 0  #: that have a share of `values_bytes`
+        self._backends: list[SharesMemory] = []
+
+    def join(self, backend: SharesMemory) -> None:
+        self._backends.append(backend)
+
+    def leave(self, backend: SharesMemory) -> None:
+        if backend in self._backends:
+            self._backends.remove(backend)
+
+    def share_bytes(self) -> int:
+        """Of one state."""
+        return self.values_bytes // max(1, self.states)
+
+    def resize(self) -> None:
+        for backend in self._backends:
+            backend.resize()
 
 
 def database_options(settings: RocksSettings, memory: RocksMemory) -> Options:

@@ -31,7 +31,7 @@ import msgspec
 import pyarrow as pa
 from rocksdict import AccessType, Checkpoint, Options, Rdict, ReadOptions, WriteBatch
 
-from tidegate.errors import CheckpointDamaged, ConfigurationError
+from tidegate.errors import CheckpointDamaged
 from tidegate.state.declarations import Declaration, MapState
 from tidegate.state.rocksdb_keys import end_of
 from tidegate.state.rocksdb_options import without_log
@@ -127,12 +127,16 @@ class RocksStore:
 
         :raises CheckpointDamaged: when the files are no database that this release can read.
         """
-        self.folder = folder
         self.lock = threading.RLock()
         self.write_options = without_log()
-        self.families: dict[str, Family] = {}
         self._options = options
         self._unsettled: Callable[[], None] | None = None
+        self._open(folder)
+
+    def _open(self, folder: Path) -> None:
+        options = self._options
+        self.folder = folder
+        self.families: dict[str, Family] = {}
         exists = (folder / "CURRENT").exists()
         self.db = open_database(folder, options)
         if exists:
@@ -142,6 +146,14 @@ class RocksStore:
         stored = self.db.get(_SEQUENCE_KEY)
         self.sequence = 0 if stored is None else int.from_bytes(stored, "big")
         self._stored_families = set(Rdict.list_cf(str(folder), options())) if exists else set()
+
+    def reopen(self, folder: Path) -> None:
+        """Go on with the database in `folder`, which becomes ours. Nothing is unsettled, and what was here is dropped."""
+        old = self.folder
+        self.close()
+        shutil.rmtree(old)
+        folder.rename(old)
+        self._open(old)
 
     # -- states ----------------------------------------------------------------------------------------------------
 
@@ -239,6 +251,9 @@ class StoredStates:
             rows.close()
         self._db.close()
 
+    def is_empty(self, state: str) -> bool:
+        return next(self.rows_between(state, b"", b"\xff\xff"), None) is None
+
     def rows_between(self, state: str, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         rows = self._db.get_column_family(family_name(state))
         self._open.append(rows)
@@ -268,23 +283,9 @@ def check_format(db: Rdict, folder: Path) -> None:
         )
 
 
-def stored_formats(db: Rdict) -> dict[str, RowFormat]:
-    return {written.name: written for written in _formats(db)}
-
-
 def _formats(db: Rdict) -> Iterator[RowFormat]:
     for _, data in db.items(from_key=_STATE_PREFIX, read_opt=_until(end_of(_STATE_PREFIX))):
         yield msgspec.json.decode(data, type=RowFormat)
-
-
-def check_kind(written: RowFormat, declaration: Declaration) -> None:
-    """:raises ConfigurationError: when the state is declared as another kind than it was."""
-    if written.kind != declaration.kind:
-        raise ConfigurationError(
-            f"the checkpoint holds {written.name!r} as a {written.kind} state, but it is declared as a "
-            f"{declaration.kind} state at {declaration.line}. Declare it as it was, or give the new state another name.",
-            state=written.name,
-        )
 
 
 def family_name(state: str) -> str:

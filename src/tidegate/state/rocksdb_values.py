@@ -9,7 +9,7 @@ Classic mistake: to write a value into the cache and not into `dirty`. It would 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
 
@@ -56,7 +56,7 @@ class RocksValues(RocksTable):
         self.cells = cells_of(declaration.value_type)
         self.dirty: dict[Any, Any] = {}
         self.dirty_bytes = 0  #: what was set since the last write, beyond ENTRY_BYTES for each key
-        self.clean = Generations(0, self.store.settle)
+        self.clean = Generations(self.store.settle, self._size_of)
         self._seen_bytes, self._seen_cells = 0, 1
         self.resize()
 
@@ -65,6 +65,11 @@ class RocksValues(RocksTable):
         self.clean.limit_bytes = third
         self.dirty_limit_bytes = third
         self.dirty_limit = max(1, third // self._entry_bytes())
+
+    def _size_of(self, kept: Any) -> int:
+        size = 0 if kept is ABSENT else self.cells.size_of(kept)
+        self._saw(size, 1)
+        return ENTRY_BYTES + size
 
     def _entry_bytes(self) -> int:
         return ENTRY_BYTES + self._seen_bytes // self._seen_cells
@@ -85,9 +90,7 @@ class RocksValues(RocksTable):
         if found is MISSING:
             cell = self.family.get(self.address(key))
             found = ABSENT if cell is None else self.cells.of_cell(cell)
-            size = 0 if cell is None or found is ABSENT else self.cells.size_of(found)
-            self._saw(size, 1)
-            self.clean.remember(key, found, ENTRY_BYTES + size)
+            self.clean.remember(key, found)
         return found
 
     def find_many(self, keys: list[Any]) -> list[Any]:
@@ -261,7 +264,7 @@ class RocksCellValue(RocksValue[T]):
         if kept is MISSING:
             kept = table.find(key)
         if kept is ABSENT:
-            return self._default if self._default is None else self._copy(self._default)  # type: ignore[no-any-return]
+            return cast("T", None if self._default is None else self._copy(self._default))
         return self._give(kept)  # type: ignore[no-any-return]
 
 

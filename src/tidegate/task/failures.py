@@ -5,7 +5,14 @@ from __future__ import annotations
 import os
 import traceback
 
-from tidegate.errors import CheckpointDamaged, CommitLost, ConfigurationError, ProtocolViolation, StorageError
+from tidegate.errors import (
+    CheckpointDamaged,
+    CommitLost,
+    ConfigurationError,
+    ConnectorError,
+    ProtocolViolation,
+    StorageError,
+)
 from tidegate.storage.store import StorageNotShared
 from tidegate.task.operators.base import OperatorFailed
 from tidegate.wire.control import SlotFailed
@@ -24,6 +31,8 @@ def describe_failure(error: BaseException) -> SlotFailed:
             kind = "commit_lost"
         case ConfigurationError() | CheckpointDamaged() | StorageNotShared():
             kind = "permanent"
+        case ConnectorError():
+            kind = "connector"
         case ProtocolViolation() | StorageError():
             kind = "internal"
         case _:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import cloudpickle
 import pyarrow as pa
 
+from tidegate.errors import UnshippableFunction
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import AttemptId, SlotId
 from tidegate.storage.store import open_store, read_probe
@@ -41,7 +42,7 @@ LAST_WORDS_S = 10.0
 class ShippedAttempt:
     """All that a worker is given. Travels in the task's closure, which Spark shows on no page."""
 
-    plan: JobPlan
+    plan: bytes  #: the JobPlan, pickled by itself: what cannot be loaded is said on the control connection
     attempt: AttemptId
     token: bytes
     address: tuple[str, int]
@@ -101,10 +102,11 @@ class SlotProcess:
 
     def _build(self) -> Slot:
         shipped = self._shipped
+        plan = _loaded(shipped.plan)
         storage = open_store(shipped.storage_uri or "memory://none")
         if shipped.storage_probe is not None:
             read_probe(storage, shipped.storage_probe)
-        program = SlotProgram(shipped.plan, self._id, shipped.attempt, shipped.token, shipped.settings)
+        program = SlotProgram(plan, self._id, shipped.attempt, shipped.token, shipped.settings)
         return Slot(
             program=program,
             mailbox=self._mailbox,
@@ -189,6 +191,19 @@ class SlotProcess:
         self._control.send(describe_failure(error))
         self._cancelled.wait(LAST_WORDS_S)
         os._exit(1)
+
+
+def _loaded(plan: bytes) -> JobPlan:
+    """:raises UnshippableFunction: when the user's functions need what this worker does not have."""
+    try:
+        loaded: JobPlan = cloudpickle.loads(plan)
+    except (ImportError, AttributeError) as error:
+        raise UnshippableFunction(
+            f"an executor cannot load the functions of the job ({type(error).__name__}: {error}). Functions and classes of "
+            "the main program are sent along, but modules that they import must be there: install them on the executors, "
+            "put them on their PYTHONPATH, or send them with spark.sparkContext.addPyFile(...)."
+        ) from error
+    return loaded
 
 
 class BackgroundThread:

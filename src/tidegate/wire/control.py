@@ -85,7 +85,7 @@ class Committed(Message, frozen=True):
 class SlotFailed(Message, frozen=True):
     """An exception ends the slot. Text only: the driver never unpickles what an executor says."""
 
-    kind: str  # user | commit_lost | storage | damaged | internal
+    kind: str  # user | connector | commit_lost | permanent | internal
     message: str
     traceback: str
     operator: str = ""

@@ -58,7 +58,7 @@ class SourceOperator(RunningOperator):
 
     def snapshot_sync(self, checkpoint: CheckpointId) -> OperatorSnapshot:
         # Positions are *after* the last record that poll returned, and every polled record has been emitted.
-        splits = [SplitState(split.id, split.position, split.finished) for split in self._reader.splits()]
+        splits = [SplitState(split.id, split.position, split.finished) for split in self._reader.snapshot(checkpoint)]
         return OperatorSnapshot(self.uid, self.subtask, self.ended, self.watermark, splits=[*self._done, *splits])
 
     def notify_complete(self, checkpoint: CheckpointId) -> None:

@@ -1,0 +1,297 @@
+"""The RocksDB backend: keyed state that may be larger than memory, on the local disk of the worker. Executor.
+
+One database for an operator's subtask, a column family for each state. What is in use is in memory as on the heap, bounded
+(state/rocksdb_cache.py); the rest is in RocksDB. The folder is this process's own and is gone when the backend is closed:
+what counts is in checkpoints.
+
+A snapshot is a checkpoint of RocksDB: hard links to its tables, which never change. It can be read in two ways:
+
+    sections   all rows in the format of every backend: full checkpoints, savepoints, restores into another backend
+    files      the tables themselves: incremental checkpoints (task/incremental.py), of which only new ones are stored
+
+Taking one hands over what was changed since the last, which is quick; writing it, and making the links, is done by the
+snapshot's thread (state/rocksdb_store.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidegate.errors import ConfigurationError, ProtocolViolation
+from tidegate.state.backend import KeyedSnapshot, KeyedStateBackend, Section
+from tidegate.state.declarations import Declaration, ListState, MapState, ValueState
+from tidegate.state.heap_tables import CurrentKey
+from tidegate.state.rocksdb_cache import Changes, RocksTable
+from tidegate.state.rocksdb_columns import RocksColumns, RocksColumnValue
+from tidegate.state.rocksdb_files import LocalFile, StateFolder, checkpoint_files
+from tidegate.state.rocksdb_keys import Addresses, group_prefix
+from tidegate.state.rocksdb_lists import RocksList, RocksLists
+from tidegate.state.rocksdb_maps import RocksMap, RocksMaps
+from tidegate.state.rocksdb_options import RocksMemory, RocksSettings, database_options
+from tidegate.state.rocksdb_sections import stored_sections
+from tidegate.state.rocksdb_store import Family, RocksStore, RowFormat, StoredStates, row_format
+from tidegate.state.rocksdb_values import RocksValues, rocks_value
+from tidegate.state.sections import SectionReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from rocksdict import Options
+
+    from tidegate.state.backend import Handle
+    from tidegate.state.keys import KeyType
+
+_COPY_ROWS = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFolder:
+    """The files of one old subtask's state, fetched to the local disk; they are used up by `restore_files`."""
+
+    folder: Path
+    key_groups: range  #: that the old subtask owned
+
+
+class RocksStateBackend(KeyedStateBackend):
+    """Keyed state of one operator in one subtask, in RocksDB."""
+
+    def __init__(
+        self,
+        key_type: KeyType,
+        key_groups: range,
+        max_parallelism: int,
+        settings: RocksSettings | None = None,
+        memory: RocksMemory | None = None,
+    ) -> None:
+        """`memory` is shared by all backends of a slot; without one this backend has all that `settings` allow.
+
+        :raises StorageError: when no local folder can be made.
+        """
+        self.settings = settings or RocksSettings()
+        self.key_type = key_type
+        self.key_groups = key_groups
+        self.max_parallelism = max_parallelism
+        self._memory = memory or RocksMemory(self.settings)
+        self._memory.join(self)
+        self._folder = StateFolder(self.settings.folder)
+        self._addresses = Addresses(key_type, key_groups, max_parallelism)
+        self._current = CurrentKey()
+        self._states: dict[str, tuple[Declaration, RocksTable, Handle]] = {}
+        self._store = RocksStore(self._folder.new("db"), self._options)
+
+    def _options(self) -> Options:
+        return database_options(self.settings, self._memory)
+
+    def _limit_bytes(self) -> int:
+        """Of one state: an even share."""
+        return self._memory.share_bytes()
+
+    # -- the contract ----------------------------------------------------------------------------------------------
+
+    def bind(self, declaration: Declaration, columnar: bool = False) -> Handle:
+        state = self._states.get(declaration.name)
+        if state is None:
+            self._memory.states += 1
+            state = self._states[declaration.name] = (declaration, *self._new_state(declaration, columnar))
+            self._memory.resize()
+        return state[2]
+
+    def _new_state(self, declaration: Declaration, columnar: bool) -> tuple[RocksTable, Handle]:
+        surroundings = (self._store, self._addresses, self._current, self._limit_bytes)
+        if isinstance(declaration, ListState):
+            lists = RocksLists(declaration, *surroundings)
+            return lists, RocksList(declaration, lists)
+        if isinstance(declaration, MapState):
+            maps = RocksMaps(declaration, *surroundings)
+            return maps, RocksMap(declaration, maps)
+        assert isinstance(declaration, ValueState)
+        if columnar and declaration.value_type.numpy is not None:
+            columns = RocksColumns(declaration, *surroundings)
+            return columns, RocksColumnValue(declaration, columns)
+        values = RocksValues(declaration, *surroundings)
+        return values, rocks_value(declaration, values)
+
+    def resize(self) -> None:
+        """The share of memory has changed."""
+        for _, table, _ in self._states.values():
+            table.resize()
+
+    def set_current_key(self, key: Hashable) -> None:
+        self._current.key = key
+
+    def clear_current_key(self) -> None:
+        self._current.unset()
+
+    def snapshot(self) -> RocksSnapshot:
+        self._store.settle()
+        formats = [row_format(declaration) for declaration, _, _ in self._states.values()]
+        changes = [(table.family, table.take_changes()) for _, table, _ in self._states.values()]
+        snapshot = RocksSnapshot(self._store, changes, formats, self.key_groups, self._folder.new("chk"), self._options)
+        self._store.hand_over(snapshot.settle)
+        return snapshot
+
+    def restore(
+        self, state_name: str, kind: str, batches: Iterable[pa.RecordBatch], *, only_own_key_groups: bool = False
+    ) -> None:
+        declaration, table = self._declared(state_name, kind)
+        reader = SectionReader(declaration, self.key_type)
+        for rows in batches:
+            table.load(
+                reader.only(rows, self.key_groups, self.max_parallelism) if only_own_key_groups else rows, reader
+            )
+
+    def _declared(self, state_name: str, kind: str) -> tuple[Declaration, RocksTable]:
+        state = self._states.get(state_name)
+        if state is None:
+            raise ConfigurationError(
+                f"the checkpoint holds a {kind} state {state_name!r}, which the operator no longer declares; it "
+                f"declares {sorted(self._states) or 'none'}. Declare it again, or start without this operator's "
+                "state under another uid.",
+                state=state_name,
+            )
+        if state[0].kind != kind:
+            raise ConfigurationError(
+                f"the checkpoint holds {state_name!r} as a {kind} state, but it is declared as a {state[0].kind} state "
+                f"at {state[0].line}. Declare it as it was, or give the new state another name.",
+                state=state_name,
+            )
+        return state[0], state[1]
+
+    def state_size(self) -> dict[str, int]:
+        """RocksDB's estimate of the number of rows: elements added together are one, each entry of a map is one."""
+        return {
+            name: table.family.rows.property_int_value("rocksdb.estimate-num-keys") or 0
+            for name, (_, table, _) in self._states.items()
+        }
+
+    def close(self) -> None:
+        self._memory.leave(self)
+        self._store.close()
+        self._folder.close()
+
+    # -- restoring from files --------------------------------------------------------------------------------------
+
+    def restore_files(self, stored: Sequence[StoredFolder]) -> bool:
+        """Continue from the files of old subtasks. Called after all states are bound, before the first record.
+
+        True: the files are now this database's own, so they need not be stored again by the next checkpoint. That is
+        so when there is one old subtask with the same key groups and nothing was declared anew. Else rows are copied:
+        those of our key groups, and where a type has changed they go the way of every stored column.
+
+        :raises ConfigurationError: for a state that is not declared any more, or is declared as another kind.
+        :raises TypeDeclarationError: for stored values of another type than the declared one.
+        :raises CheckpointDamaged: when the files are no database.
+        """
+        if len(stored) == 1 and stored[0].key_groups == self.key_groups:
+            with StoredStates(stored[0].folder, self._options) as states:
+                same = self._check(states)
+            if same:
+                self._adopt(stored[0].folder)
+                return True
+        for source in stored:
+            with StoredStates(source.folder, self._options) as states:
+                self._copy(states, source.key_groups)
+        return False
+
+    def _adopt(self, folder: Path) -> None:
+        self._store.reopen(folder)
+        for _, table, _ in self._states.values():
+            table.rebind()
+
+    def _check(self, states: StoredStates) -> bool:
+        """Whether all stored rows can be used as they are."""
+        same = True
+        for written in states.formats.values():
+            if written.name not in self._states and states.is_empty(written.name):
+                same = False  # a state that never held anything is not missed, but its family must not stay
+                continue
+            declaration, _ = self._declared(written.name, written.kind)
+            same = same and written == row_format(declaration)
+        return same
+
+    def _copy(self, states: StoredStates, old: range) -> None:
+        ours = range(max(old.start, self.key_groups.start), min(old.stop, self.key_groups.stop))
+        if not ours:
+            return
+        self._check(states)
+        self._store.raise_sequence(states.sequence)
+        for written in states.formats.values():
+            if written.name not in self._states:
+                continue
+            declaration, table = self._declared(written.name, written.kind)
+            if written == row_format(declaration):
+                self._copy_rows(states, written, table.family, ours)
+            else:
+                for section in stored_sections(states, written, ours):
+                    self.restore(section.state, section.kind, [section.rows])
+
+    def _copy_rows(self, states: StoredStates, written: RowFormat, family: Family, ours: range) -> None:
+        piece = []
+        for row in states.rows_between(written.name, group_prefix(ours.start), group_prefix(ours.stop)):
+            piece.append(row)
+            if len(piece) >= _COPY_ROWS:
+                self._write(family, piece)
+                piece = []
+        self._write(family, piece)
+
+    def _write(self, family: Family, rows: list[tuple[bytes, bytes]]) -> None:
+        with self._store.lock:
+            family.write(rows)
+
+
+class RocksSnapshot(KeyedSnapshot):
+    """The state at one moment: first the changes that led to it, then a checkpoint of RocksDB.
+
+    Made in the task's thread, read and released in the snapshot's.
+    """
+
+    def __init__(
+        self,
+        store: RocksStore,
+        changes: list[tuple[Family, Changes]],
+        formats: list[RowFormat],
+        key_groups: range,
+        folder: Path,
+        options: Callable[[], Options],
+    ) -> None:
+        self._store = store
+        self._changes = changes
+        self._formats = formats
+        self._key_groups = key_groups
+        self._folder = folder
+        self._options = options
+        self._released = threading.Event()
+
+    def settle(self) -> None:
+        """Called by the store, under its lock: write, then make the checkpoint."""
+        for family, changes in self._changes:
+            family.write(changes.rows(family))
+        if not self._released.is_set():
+            self._store.checkpoint(self._folder)
+        self._changes = []
+
+    def sections(self) -> Iterator[Section]:
+        self._settled()
+        with StoredStates(self._folder, self._options) as states:
+            for written in self._formats:
+                yield from stored_sections(states, written, self._key_groups)
+
+    def files(self) -> list[LocalFile]:
+        """The files to keep, until `release`. Tables never change under their name."""
+        self._settled()
+        return checkpoint_files(self._folder)
+
+    def _settled(self) -> None:
+        if self._released.is_set():
+            raise ProtocolViolation("a released snapshot was read")
+        self._store.settle()
+
+    def release(self) -> None:
+        self._released.set()
+        # Under the lock: a checkpoint that is being made is not pulled from under RocksDB.
+        with self._store.lock:
+            shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,0 +1,62 @@
+"""Backends over RocksDB for tests: in a folder of the test, closed when the test ends, with as little memory as wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from state_kit import MAX_PARALLELISM, Everything
+
+from tidegate.state.backend import KeyedSnapshot, bind_states
+from tidegate.state.keys import KeyType
+from tidegate.state.rocksdb import RocksStateBackend, StoredFolder
+from tidegate.state.rocksdb_options import RocksMemory, RocksSettings
+
+#: Every value that is used leaves memory at once: whatever is forgotten too early is found by this.
+NO_MEMORY = 0
+AMPLE = 16 << 20
+
+
+class RocksBackends:
+    """Makes backends, and closes them all."""
+
+    def __init__(self, folder: Path, values_bytes: int = AMPLE) -> None:
+        self.folder = folder
+        self.settings = RocksSettings(memory_bytes=4 << 20, folder=folder / "state")
+        self.values_bytes = values_bytes
+        self._stack = ExitStack()
+
+    def backend(self, key_type: KeyType, key_groups: range = range(MAX_PARALLELISM)) -> RocksStateBackend:
+        memory = RocksMemory(self.settings)
+        memory.values_bytes = self.values_bytes
+        backend = RocksStateBackend(key_type, key_groups, MAX_PARALLELISM, self.settings, memory)
+        self._stack.callback(backend.close)
+        return backend
+
+    def bound(
+        self, key_type: KeyType, columnar: bool = False, key_groups: range = range(MAX_PARALLELISM)
+    ) -> tuple[RocksStateBackend, Everything]:
+        backend, function = self.backend(key_type, key_groups), Everything()
+        bind_states(function, backend, columnar)
+        return backend, function
+
+    def fetched(self, snapshot: KeyedSnapshot, name: str, key_groups: range) -> StoredFolder:
+        """The files of a snapshot in a folder of their own, as a restore would have fetched them."""
+        folder = self.folder / name
+        folder.mkdir()
+        for file in snapshot.files():  # type: ignore[attr-defined]
+            (folder / file.name).write_bytes(file.path.read_bytes())
+        return StoredFolder(folder, key_groups)
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@contextmanager
+def rocks_backends(folder: Path, values_bytes: int = AMPLE) -> Iterator[RocksBackends]:
+    made = RocksBackends(folder, values_bytes)
+    try:
+        yield made
+    finally:
+        made.close()
