@@ -210,12 +210,13 @@ class Driver:
         self.lines: list[dict[str, Any]] = []
         self.noise: list[str] = []  #: what is no line of ours; shown when something goes wrong
         self._changed = threading.Condition()
+        path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(
             [sys.executable, "-m", "faults.jobs.tally", settings.to_json()],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(TESTS), "PYSPARK_PYTHON": sys.executable, "PYTHONWARNINGS": "ignore"},
+            env={**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "PYTHONWARNINGS": "ignore"},
             start_new_session=True,
         )
         self.pid = self._process.pid
@@ -322,6 +323,9 @@ def driver(settings: Settings) -> Iterator[Driver]:
     started = Driver(settings)
     try:
         yield started
+    except BaseException:
+        print(started.story())  # pytest shows it with the failure
+        raise
     finally:
         started.end()
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import random
-import signal
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from faults.jobs.tally import Settings
-from faults.kit import assert_exact, crashes_that_happened, drive_until_finished, driver, gateway_of
+from faults.kit import assert_exact, crashes_that_happened, drive_until_finished, gateway_of
 from tidegate.testing.crash_points import DRIVER_POINTS, Crash
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]

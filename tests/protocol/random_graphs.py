@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from kit import Numbered, environment
+from protocol_kit import Numbered, environment
 
 import tidegate as tg
 from tidegate.batch import Batch

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kit import (
+from protocol_kit import (
     Later,
     Numbered,
     Reached,

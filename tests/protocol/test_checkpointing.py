@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from kit import attempt_id, checkpoint_id, slot_ids
+from protocol_kit import attempt_id, checkpoint_id, slot_ids
 
 from tidegate.ids import AttemptId, CheckpointId, SlotId
 from tidegate.protocol.checkpointing import (

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import random_graphs
-from kit import fresh_storage, log_records
+from protocol_kit import fresh_storage, log_records
 from random_graphs import Fuse, Graph, build, differences, random_graph, rescaled
 
 from tidegate.coordinator.observing import JobStatus

@@ -6,6 +6,7 @@ import csv
 import json
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,12 +15,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from job_kit import ORDERS, Order, finish
 
 import tidegate as tg
+from tidegate.spark.dataframes import DataFrameSource
 
 pytestmark = pytest.mark.spark
 
@@ -264,6 +267,32 @@ def test_a_resumed_job_reads_the_rows_of_its_first_start(spark_session: Any, sto
 
     assert sorted(client.results("ids")) == list(range(20))
     assert files == {path: path.stat().st_mtime_ns for path in files}
+
+
+def test_rows_of_a_start_that_never_came_to_run_are_written_over(spark_session: Any, storage: str) -> None:
+    DataFrameSource(spark_session.range(100, 105), "rows", "rows").materialise(storage, resume=True)
+
+    client = finish(dataframe_job(storage, spark_session.range(20), broken=False, resume="latest"))
+
+    assert sorted(client.results("ids")) == list(range(20))
+
+
+def test_a_checkpoint_of_another_jobs_rows_is_refused(spark_session: Any, storage: str) -> None:
+    """Its files would be read next to our own: every row twice."""
+    source = DataFrameSource(spark_session.range(3), "new-job", "rows")
+    source.materialise(storage, resume=False)
+    shipped = cloudpickle.loads(cloudpickle.dumps(source))
+    reader = shipped.reader(tg.ReaderContext(0, 1, time.monotonic, time.sleep))
+    with pytest.raises(
+        tg.ConfigurationError, match=r"continues /old-job/part-0\.parquet, but the DataFrame 'rows' of this"
+    ):
+        reader.add_splits([tg.Split("/old-job/part-0.parquet", {"row_group": 0, "row": 1})])
+
+
+def test_a_column_that_arrow_does_not_have_is_refused(spark_session: Any) -> None:
+    frame = spark_session.sql("select make_interval(1) as gap")
+    with pytest.raises(tg.ConfigurationError, match=r"cannot be a column of a stream \(.*[Ii]nterval.*Cast it before"):
+        tg.StreamEnvironment("rows").from_dataframe(frame, uid="rows")
 
 
 def test_a_dataframe_needs_a_storage_that_is_a_folder(spark_session: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -54,9 +55,12 @@ class RocksBackends:
 
 
 @contextmanager
-def rocks_backends(folder: Path, values_bytes: int = AMPLE) -> Iterator[RocksBackends]:
-    made = RocksBackends(folder, values_bytes)
-    try:
-        yield made
-    finally:
-        made.close()
+def rocks_backends(values_bytes: int = AMPLE) -> Iterator[RocksBackends]:
+    # In memory where there is such a folder: RocksDB syncs each table, and a test has nothing to lose.
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        made = RocksBackends(Path(folder), values_bytes)
+        try:
+            yield made
+        finally:
+            made.close()

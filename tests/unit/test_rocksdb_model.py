@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rocksdb_kit import AMPLE, NO_MEMORY, rocks_backends
 from state_kit import MAX_PARALLELISM, bound, plain
@@ -20,12 +17,17 @@ HALVES = (range(MAX_PARALLELISM // 2), range(MAX_PARALLELISM // 2, MAX_PARALLELI
 @pytest.mark.parametrize("values_bytes", [AMPLE, NO_MEMORY, 3000], ids=["ample", "none", "little"])
 @pytest.mark.parametrize("columnar", [False, True], ids=["objects", "columns"])
 @pytest.mark.parametrize("keys", list(KEY_SETS))
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # each example opens databases: shrinking would take minutes
+)
 @given(data=st.data())
 def test_state_snapshots_and_restores_agree_with_plain_dictionaries(keys, columnar, values_bytes, data):
     annotation, pool = KEY_SETS[keys]
     type_of_key = key_type(annotation)
-    with tempfile.TemporaryDirectory() as folder, rocks_backends(Path(folder), values_bytes) as backends:
+    with rocks_backends(values_bytes) as backends:
         run = Run(type_of_key, *backends.bound(type_of_key, columnar))
         for operation, *arguments in data.draw(steps(pool)):
             operation(run, *arguments)

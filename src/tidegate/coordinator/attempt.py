@@ -190,7 +190,7 @@ class Attempt:
         if self.outcome is not None:
             return
         now = self.clock()
-        if now - self._last_tick > self.timeouts.heartbeat_s / 4:
+        if now - self._last_tick > self.timeouts.heartbeat_s / 2:
             # The driver itself was away (stopped, or a sleeping laptop): nobody could have been heard.
             self.connected = dict.fromkeys(self.connected, now)
         self._last_tick = now
@@ -211,7 +211,8 @@ class Attempt:
 
     def next_wake(self) -> float:
         """When `tick` is due, at the latest."""
-        times = [self.clock() + 1.0]
+        # Several ticks in one heartbeat timeout, or every pause between two would look as if the driver had been away.
+        times = [self.clock() + min(1.0, self.timeouts.heartbeat_s / 8)]
         wake = self.scheduler.next_wake()
         if wake is not None:
             times.append(wake)

@@ -33,7 +33,9 @@ from tidegate.wire.handshake import Hello
 
 log = logging.getLogger("tidegate.coordinator")
 
-GANG_END_S = 20.0  #: how long the tasks of an ended attempt may take to leave before the next is started anyway
+GANG_END_S = 20.0  #: how long the Spark job of an ended attempt may take to end before the next is started anyway
+#: How long its tasks may hold their slots after that. Spark kills a Python worker that does not answer in 2 to 4 s.
+LEAVE_S = 8.0
 SLOTS_POLL_S = 0.25
 FINISH_S = 30.0
 
@@ -44,6 +46,8 @@ class RunningGang(Protocol):
     def start(self) -> None: ...
     def cancel(self) -> None: ...
     def join(self, timeout_s: float) -> bool: ...
+    def executors_left(self) -> list[str]:
+        """After the end: executors that still hold slots of the gang."""
 
 
 class Cluster(Protocol):
@@ -57,8 +61,8 @@ class Cluster(Protocol):
     ) -> RunningGang:
         """`on_end(completed, no_slots, message)` is called from another thread."""
 
-    def give_up(self, hello: Hello) -> None:
-        """The worker is frozen or lost: let the cluster replace what can be replaced."""
+    def replace_executor(self, executor: str) -> None:
+        """It does not answer: have it killed and replaced, where there is somebody who can."""
 
 
 class JobExecution:
@@ -82,6 +86,7 @@ class JobExecution:
         self._no_slots = False
         self._waiting_for_slots = False
         self._hellos: dict[SlotId, Hello] = {}
+        self._leaving: list[tuple[RunningGang, float]] = []  #: gangs whose tasks may still hold slots, and since when
         self._storing = _StoringThread(self._post)
         self.ended: JobEnded | None = None
         self.end_event = threading.Event()
@@ -122,6 +127,8 @@ class JobExecution:
             except TidegateError as error:
                 decision = self._job.attempt_ended(AttemptEnded(error))
             else:
+                if isinstance(inputs, JobEnded):
+                    return inputs
                 if self._cancel_requested:
                     return self._job.canceled()
                 attempt = self._run_attempt(inputs)
@@ -173,6 +180,7 @@ class JobExecution:
                 self._handle_next(attempt.next_wake())
                 if time.monotonic() >= attempt.next_wake() - 1e-4 or self._queue.empty():
                     attempt.tick(all_heard=self._queue.empty())
+                self._replace_stuck_executors(attempt)
                 if self._cancel_requested:
                     attempt.fail(JobFailed("canceled"))
             if isinstance(attempt.outcome, AttemptFinished):
@@ -187,13 +195,26 @@ class JobExecution:
                 log.warning(
                     "tasks of attempt %s have not ended after %g s; going on without them", inputs.id, GANG_END_S
                 )
-                for slot, hello in self._hellos.items():
-                    if slot not in attempt.connected:
-                        self._cluster.give_up(hello)
+            if not isinstance(attempt.outcome, AttemptFinished) and not self._no_slots:
+                self._leaving.append((gang, time.monotonic()))
             server.close()
             self._storing.drain()
             self._attempt = None
         return attempt
+
+    def _replace_stuck_executors(self, attempt: Attempt) -> None:
+        """An executor that is frozen keeps the slots of the last attempt, so this one starts only in part, and would wait.
+
+        Only then: with slots to spare the job runs, and a task that is slow to leave is no reason to kill its neighbours.
+        """
+        if len(attempt.connected) == len(attempt.starts):
+            self._leaving.clear()
+        for gang, since in [entry for entry in self._leaving if time.monotonic() - entry[1] > LEAVE_S]:
+            self._leaving.remove((gang, since))
+            for executor in gang.executors_left():
+                log.warning("executor %s has not let go of an ended attempt for %g s; replacing it", executor, LEAVE_S)
+                # The cluster manager may take its time to answer.
+                threading.Thread(target=self._cluster.replace_executor, args=(executor,), daemon=True).start()
 
     def _await_gang(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s

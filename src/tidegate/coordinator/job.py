@@ -141,15 +141,19 @@ class JobRun:
         self._log.take_generation(self._driver, self._wall_clock(), self._resume)  # type: ignore[arg-type]
         self._holds_job = True
 
-    def next_attempt(self) -> AttemptInputs:
+    def next_attempt(self) -> AttemptInputs | JobEnded:
         """What the next attempt starts from: always what the log says, never what memory remembers.
+
+        JobEnded when the log turns out to say FINISHED: it was in doubt whether that record stands.
 
         :raises CheckpointDamaged: :raises ConfigurationError: :raises Superseded: when no attempt can help.
         :raises StorageError: when storage does not answer at the moment.
         """
-        if self._log.in_doubt is not None:
-            self._log.take_generation(self._driver, self._wall_clock())
         record = self._log.reread()  # this driver may have been away while another took the job over
+        if record.finished:
+            return self._finished()
+        if self._log.in_doubt is not None:
+            record = self._log.take_generation(self._driver, self._wall_clock())
         metadata: CheckpointMetadata | None = None
         if record.latest is not None:
             older = [pointer for pointer in record.retained if pointer != record.latest]
@@ -194,8 +198,7 @@ class JobRun:
     def attempt_ended(self, outcome: Outcome) -> Decision:
         match outcome:
             case AttemptFinished():
-                self._status(JobStatus.FINISHED, "")
-                return JobEnded(JobStatus.FINISHED, None)
+                return self._finished()
             case AttemptEnded(error, permanent):
                 delay = None if permanent else self._strategy.delay_after_failure(self._clock(), self._jitter())
                 self.view.publish(AttemptFailed(self._attempt, str(error), delay, self._wall_clock()))
@@ -203,6 +206,10 @@ class JobRun:
                     return self.fail(error)
                 self._status(JobStatus.RESTARTING, f"in {delay:.1f} s: {str(error).splitlines()[0]}")
                 return RestartIn(delay)
+
+    def _finished(self) -> JobEnded:
+        self._status(JobStatus.FINISHED, "")
+        return JobEnded(JobStatus.FINISHED, None)
 
     def fail(self, error: TidegateError) -> JobEnded:
         """The job ends FAILED. Its newest checkpoint stays: the next run continues with resume="latest"."""

@@ -3,6 +3,9 @@
 Keyed state goes by key group, so it fits any parallelism. Splits are gathered from all old subtasks and dealt out again,
 together with newly discovered ones; a split that the checkpoint knows keeps its position. Committables go to any
 subtask: a committer needs nothing but their bytes.
+
+A subtask has had its end of input only if the checkpoint says so and nothing can reach it any more: a split that is new
+(a file that appeared), a new operator or another parallelism before it makes its end run again, after what comes.
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ from collections.abc import Mapping, Sequence
 
 from tidegate.connectors.contract import Split
 from tidegate.errors import ConfigurationError
+from tidegate.graph.logical import Partitioning
 from tidegate.graph.plan import Chain, JobPlan, PlannedOperator
 from tidegate.graph.specs import SourceSpec, keys_of
 from tidegate.ids import SlotId
+from tidegate.protocol.watermarks import MAX_WATERMARK
 from tidegate.state.key_groups import key_group_range
 from tidegate.storage.metadata import CheckpointMetadata, FileRef, SectionRef, SplitState, SubtaskSnapshot
 from tidegate.storage.snapshot_file import select_sections
@@ -33,6 +38,8 @@ def plan_start(
     old = _by_uid(metadata)
     if metadata is not None:
         _refuse_dropped(plan, metadata, old, allow_dropped_state)
+    splits = _deal_splits(plan, old, discovered)
+    ended = _ended(plan, old, splits)
     starts: dict[SlotId, Start] = {}
     for layer_index, layer in enumerate(plan.layers):
         for index in range(layer.width):
@@ -42,7 +49,10 @@ def plan_start(
             for chain in layer.chains:
                 subtask = plan.subtask_in(chain, slot)
                 if subtask is not None:
-                    subtasks += _chain_restores(chain, subtask, old, discovered)
+                    subtasks += [
+                        _restore(operator, subtask, old.get(operator.uid, []), splits, ended)
+                        for operator in chain.operators
+                    ]
                     ranges |= _key_ranges(chain, subtask)
             starts[slot] = Start(
                 restored_from=None if metadata is None else metadata.checkpoint,
@@ -98,29 +108,61 @@ def _refuse_dropped(
             )
 
 
-def _chain_restores(
-    chain: Chain, subtask: int, old: dict[str, list[SubtaskSnapshot]], discovered: Mapping[str, Sequence[Split]]
-) -> list[SubtaskRestore]:
-    return [_restore(operator, subtask, old.get(operator.uid, []), discovered) for operator in chain.operators]
+def _deal_splits(
+    plan: JobPlan, old: dict[str, list[SubtaskSnapshot]], discovered: Mapping[str, Sequence[Split]]
+) -> dict[str, list[list[SplitState]]]:
+    """Of each source, the splits of each subtask."""
+    dealt: dict[str, list[list[SplitState]]] = {}
+    for operator in plan.operators:
+        if isinstance(operator.operator.spec, SourceSpec):
+            known = {split.id: split for snapshot in old.get(operator.uid, []) for split in snapshot.splits}
+            for split in discovered.get(operator.uid, ()):
+                known.setdefault(split.id, SplitState(split.id, split.position, split.finished))
+            ordered = sorted(known.values(), key=lambda split: split.id)
+            dealt[operator.uid] = [ordered[i :: operator.parallelism] for i in range(operator.parallelism)]
+    return dealt
+
+
+def _ended(
+    plan: JobPlan, old: dict[str, list[SubtaskSnapshot]], splits: dict[str, list[list[SplitState]]]
+) -> dict[str, list[bool]]:
+    """Of each operator, which subtasks have had their end of input."""
+    inputs: dict[str, list[tuple[str, bool]]] = {}  #: uid to (upstream, does subtask i read from i alone?)
+    for edge in plan.edges:
+        forward = edge.partitioning is Partitioning.FORWARD
+        inputs.setdefault(edge.edge.downstream, []).append((edge.edge.upstream, forward))
+    for operator in plan.operators:
+        for link in operator.chained:
+            inputs.setdefault(link.downstream, []).append((operator.uid, True))
+    ended: dict[str, list[bool]] = {}
+    for operator in plan.operators:  # layer by layer, so upstream comes first
+        snapshots = old.get(operator.uid, [])
+        if len(snapshots) == operator.parallelism:
+            own = [snapshot.ended for snapshot in snapshots]
+        else:
+            own = [bool(snapshots) and all(snapshot.ended for snapshot in snapshots)] * operator.parallelism
+        for upstream, forward in inputs.get(operator.uid, []):
+            before = ended[upstream]
+            own = [flag and (before[i] if forward else all(before)) for i, flag in enumerate(own)]
+        for i, given in enumerate(splits.get(operator.uid, [])):
+            own[i] = own[i] and all(split.finished for split in given)
+        ended[operator.uid] = own
+    return ended
 
 
 def _restore(
-    operator: PlannedOperator, subtask: int, old: list[SubtaskSnapshot], discovered: Mapping[str, Sequence[Split]]
+    operator: PlannedOperator,
+    subtask: int,
+    old: list[SubtaskSnapshot],
+    splits: dict[str, list[list[SplitState]]],
+    ended: dict[str, list[bool]],
 ) -> SubtaskRestore:
-    splits: list[SplitState] = []
-    if isinstance(operator.operator.spec, SourceSpec):
-        known = {split.id: split for snapshot in old for split in snapshot.splits}
-        for split in discovered.get(operator.uid, ()):
-            known.setdefault(split.id, SplitState(split.id, split.position, split.finished))
-        ordered = sorted(known.values(), key=lambda split: split.id)
-        splits = ordered[subtask :: operator.parallelism]
-    same_width = len(old) == operator.parallelism
     return SubtaskRestore(
         uid=operator.uid,
         subtask=subtask,
-        ended=bool(old) and (old[subtask].ended if same_width else all(snapshot.ended for snapshot in old)),
-        watermark=min((s.watermark for s in old if s.watermark is not None), default=None),
-        splits=splits,
+        ended=ended[operator.uid][subtask],
+        watermark=_watermark(old, ended[operator.uid][subtask]),
+        splits=splits[operator.uid][subtask] if operator.uid in splits else [],
         committables=[
             committable
             for snapshot in old
@@ -128,6 +170,12 @@ def _restore(
             for committable in snapshot.committables
         ],
     )
+
+
+def _watermark(old: list[SubtaskSnapshot], ended: bool) -> int | None:
+    lowest = min((snapshot.watermark for snapshot in old if snapshot.watermark is not None), default=None)
+    # The last watermark says that nothing more comes. Where something does after all, it must not count as late.
+    return None if lowest == MAX_WATERMARK and not ended else lowest
 
 
 def _key_ranges(chain: Chain, subtask: int) -> dict[str, range]:

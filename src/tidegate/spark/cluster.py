@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -13,7 +12,6 @@ from tidegate.ids import AttemptId
 from tidegate.spark.gang import Gang, GangEnd, GangResult
 from tidegate.spark.session import driver_address, own_session
 from tidegate.task.main import ShippedAttempt, run_layer
-from tidegate.wire.handshake import Hello
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from tidegate.task.ports import CrashPoints
     from tidegate.task.slot import SlotSettings
 
-log = logging.getLogger("tidegate.spark")
+LOCAL_EXECUTOR = "driver"  #: Spark's name for it in local mode
 
 
 class SparkCluster:
@@ -75,11 +73,11 @@ class SparkCluster:
             on_end=ended,
         )
 
-    def give_up(self, hello: Hello) -> None:
-        """Kill the executor of a slot that will not end, so that the cluster manager replaces it."""
-        if hello.executor and hello.executor != "driver":
-            log.warning("killing executor %s on %s: its slot did not end", hello.executor, hello.host)
-            self._session.sparkContext._jsc.sc().killExecutor(hello.executor)
+    def replace_executor(self, executor: str) -> None:
+        """Let the cluster manager kill the executor and start another. `killExecutor` would also lower the number of
+        executors that the application asks for, and the job would wait for slots for ever."""
+        if executor != LOCAL_EXECUTOR:
+            self._session.sparkContext._jsc.sc().killAndReplaceExecutor(executor)
 
 
 def _layer_function(shipped: bytes, layer: int) -> LayerFunction:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from tidegate.spark.pipelined import LayerFunction
 
 
+_MOST_TASKS = 10_000
+
+
 class GangEnd(enum.Enum):
     COMPLETED = "completed"
     FAILED = "failed"
@@ -52,6 +55,20 @@ class Gang:
     def cancel(self) -> None:
         # And future jobs: an attempt may be cancelled before its thread has handed the job to Spark.
         self._session.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
+
+    def executors_left(self) -> list[str]:
+        """Executors on which Spark still counts tasks of this gang as running, by id. For a gang that has ended: a task
+        that does not answer keeps its slot, and the check before the next gang does not see it."""
+        context = self._session.sparkContext
+        tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
+        left: set[str] = set()
+        for job in tracker.getJobIdsForGroup(self._group):
+            info = tracker.getJobInfo(job)
+            for stage in () if info is None else info.stageIds:
+                tasks = store.taskList(stage, 0, _MOST_TASKS)
+                listed = [tasks.apply(i) for i in range(tasks.size())]
+                left |= {task.executorId() for task in listed if task.status() == "RUNNING"}
+        return sorted(left)
 
     def join(self, timeout_s: float) -> bool:
         self._thread.join(timeout_s)

@@ -24,12 +24,13 @@ import base64
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-from rocksdict import AccessType, Checkpoint, Options, Rdict, ReadOptions, WriteBatch
+from rocksdict import AccessType, Checkpoint, Options, Rdict, WriteBatch
 
 from tidegate.errors import CheckpointDamaged
 from tidegate.state.declarations import Declaration, MapState
@@ -97,12 +98,14 @@ class Family:
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """All rows that begin with `prefix`, in order, as they are now: later writes are not seen."""
-        if not self.holds_rows:
-            return iter(())
-        return iter(self.rows.items(from_key=prefix, read_opt=_until(end_of(prefix))))
+        return self.scan_between(prefix, end_of(prefix)) if self.holds_rows else iter(())
 
     def scan_between(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return iter(self.rows.items(from_key=start, read_opt=_until(stop)))
+        return rows_between(self.rows, start, stop)
+
+    def close(self) -> None:
+        self.rows.close()
+        self._handle = None  # it would keep the database open
 
     def write(self, rows: Iterable[Row]) -> None:
         """All of them, sorted and in pieces. Only under the store's lock."""
@@ -137,8 +140,10 @@ class RocksStore:
         options = self._options
         self.folder = folder
         self.families: dict[str, Family] = {}
+        self._is_open = False
         exists = (folder / "CURRENT").exists()
         self.db = open_database(folder, options)
+        self._is_open = True
         if exists:
             check_format(self.db, folder)
         else:
@@ -152,8 +157,8 @@ class RocksStore:
         old = self.folder
         self.close()
         shutil.rmtree(old)
-        folder.rename(old)
-        self._open(old)
+        # Under another name: RocksDB's lock on the old one is held until the last iterator is gone.
+        self._open(Path(shutil.move(folder, old.with_name(old.name + "-restored"))))
 
     # -- states ----------------------------------------------------------------------------------------------------
 
@@ -219,12 +224,15 @@ class RocksStore:
             raise
 
     def close(self) -> None:
+        """Once or more."""
         with self.lock:
             self._unsettled = None
             for family in self.families.values():
-                family.rows.close()
-            self.families.clear()
-            self.db.close()
+                family.close()
+            self.families = {}
+            if self._is_open:
+                self._is_open = False
+                self.db.close()
 
 
 class StoredStates:
@@ -257,7 +265,7 @@ class StoredStates:
     def rows_between(self, state: str, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         rows = self._db.get_column_family(family_name(state))
         self._open.append(rows)
-        return iter(rows.items(from_key=start, read_opt=_until(stop)))
+        return rows_between(rows, start, stop)
 
 
 def open_database(folder: Path, options: Callable[[], Options], read_only: bool = False) -> Rdict:
@@ -284,7 +292,7 @@ def check_format(db: Rdict, folder: Path) -> None:
 
 
 def _formats(db: Rdict) -> Iterator[RowFormat]:
-    for _, data in db.items(from_key=_STATE_PREFIX, read_opt=_until(end_of(_STATE_PREFIX))):
+    for _, data in rows_between(db, _STATE_PREFIX, end_of(_STATE_PREFIX)):
         yield msgspec.json.decode(data, type=RowFormat)
 
 
@@ -292,7 +300,7 @@ def family_name(state: str) -> str:
     return _FAMILY_PREFIX + state
 
 
-def _until(stop: bytes) -> ReadOptions:
-    options = ReadOptions()
-    options.set_iterate_upper_bound(stop)
-    return options
+def rows_between(rows: Rdict, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The rows as they are at this call; later writes are not seen."""
+    # Not by set_iterate_upper_bound: rocksdict frees the bound while the iterator still looks at it, and rows go missing.
+    return takewhile(lambda row: row[0] < stop, rows.items(from_key=start))

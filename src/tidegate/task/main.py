@@ -81,7 +81,6 @@ class SlotProcess:
             index=slot.index,
             pid=os.getpid(),
             host=socket.gethostname(),
-            executor=os.environ.get("SPARK_EXECUTOR_ID", ""),
             challenge=new_challenge(),
         )
         self._control = ControlClient(shipped.address, shipped.token, hello)

@@ -146,6 +146,10 @@ class InProcessRun:
                 ended = self._run_driver(config)
             except SimulatedCrash:
                 continue
+            except JobFolderInUse:
+                if drivers == 1:
+                    raise
+                ended = JobEnded(JobStatus.FINISHED, None)  # its driver died right behind the last record
             return RunResult(
                 ended.status,
                 ended.error,
@@ -186,9 +190,8 @@ class InProcessRun:
                         return ended
                     case RestartIn(seconds):
                         self._clock.advance(seconds)
-        except JobFolderInUse as error:
-            finished = job.recorder.log.last is not None and job.recorder.log.last.finished
-            return JobEnded(JobStatus.FINISHED, None) if finished else JobEnded(JobStatus.FAILED, error)
+        except JobFolderInUse:
+            raise
         except TidegateError as error:
             return job.fail(error)
 
@@ -200,7 +203,7 @@ class InProcessRun:
             raise
         except TidegateError as error:
             return job.attempt_ended(AttemptEnded(error))
-        return job.attempt_ended(self._run_attempt(job, inputs))
+        return inputs if isinstance(inputs, JobEnded) else job.attempt_ended(self._run_attempt(job, inputs))
 
     def _run_attempt(self, job: JobRun, inputs: AttemptInputs) -> Any:
         self._attempts += 1

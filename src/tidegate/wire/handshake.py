@@ -31,7 +31,6 @@ class Hello(msgspec.Struct, frozen=True):
     index: int
     pid: int
     host: str
-    executor: str
     challenge: bytes
 
 

@@ -34,7 +34,7 @@ class CrashesInOrder:
         self._hits = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_shipped": self.happened_count()}
+        return {**self.__dict__, "_shipped": self.happened_count() if self._shipped is None else self._shipped}
 
     def reach(self, point: str, slot: SlotId | None = None, checkpoint: int | None = None) -> None:
         armed = self.happened_count()

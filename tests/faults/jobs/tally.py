@@ -18,7 +18,7 @@ import cloudpickle
 
 import tidegate as tg
 from faults.jobs.crashes import CrashesInOrder
-from faults.jobs.faulty import FaultyFileSink, trip
+from faults.jobs.faulty import FaultyFileSink, Trips
 from tidegate.errors import TidegateError
 from tidegate.testing.crash_points import Crash
 
@@ -78,24 +78,24 @@ class CountOfSource(tg.KeyedProcessFunction):
 
     count = tg.ValueState(int, default=0)
 
-    def __init__(self, notes: str | None) -> None:
-        self.notes = notes
+    def __init__(self, trips: Trips) -> None:
+        self.trips = trips
 
     def open(self, ctx: tg.Context) -> None:
-        trip(self.notes, "open")
+        self.trips.reach("open")
 
     def process_element(self, reading: tuple[int, int], ctx: tg.Context) -> Any:
         nth = self.count.get() + 1
         self.count.set(nth)
         if nth > 40:
-            trip(self.notes, "process_element")
+            self.trips.reach("process_element")
         yield (*reading, nth)
 
     def end_input(self, ctx: tg.Context) -> None:
-        trip(self.notes, "end_input")
+        self.trips.reach("end_input")
 
     def close(self) -> None:
-        trip(self.notes, "close")
+        self.trips.reach("close")
 
 
 class CountOfBucket(tg.KeyedProcessFunction):
@@ -116,26 +116,26 @@ class CountOfBucket(tg.KeyedProcessFunction):
 
 def build(settings: Settings, spark: Any = None) -> tg.StreamEnvironment:
     """The job, ready to execute."""
-    notes = settings.notes if settings.trips else None
+    trips = Trips(settings.notes if settings.trips else None)
 
     def reading(index: int) -> tuple[int, int]:
         if index > SOURCES * 20:
-            trip(notes, "source function")
+            trips.reach("source function")
         return index % SOURCES, index // SOURCES
 
     def keep(reading: tuple[int, int]) -> bool:
         if reading[1] > 60:
-            trip(notes, "filter function")
+            trips.reach("filter function")
         return True
 
     def same(counted: tuple[int, int, int]) -> tuple[int, int, int]:
         if counted[1] > 80:
-            trip(notes, "map function")
+            trips.reach("map function")
         return counted
 
     def bucket(counted: tuple[int, int, int]) -> int:
         if counted[1] > 100:
-            trip(notes, "key function")
+            trips.reach("key function")
         return counted[1] % BUCKETS
 
     env = tg.StreamEnvironment(
@@ -155,18 +155,16 @@ def build(settings: Settings, spark: Any = None) -> tg.StreamEnvironment:
     generator = tg.DataGenerator(
         reading, count=SOURCES * settings.readings, rate=settings.rate, type=tuple[int, int], splits=SOURCES
     )
+    sink = FaultyFileSink(settings.output, trips) if settings.trips else tg.FileSink(settings.output, "jsonl")
     (
         env.from_source(generator, uid="readings")
         .filter(keep, uid="keep")
         .key_by(0)
-        .process(CountOfSource(notes), uid="of-source", returns=tuple[int, int, int])
+        .process(CountOfSource(trips), uid="of-source", returns=tuple[int, int, int])
         .map(same, uid="same", returns=tuple[int, int, int])
         .key_by(bucket, key_type=int)
         .process(CountOfBucket(), uid="of-bucket", returns=tuple[int, int, int, int, int, int])
-        .sink_to(
-            tg.FileSink(settings.output, "jsonl") if notes is None else FaultyFileSink(settings.output, notes),
-            uid="files",
-        )
+        .sink_to(sink, uid="files")
     )
     return env
 

@@ -1,0 +1,124 @@
+"""Files of a local database in checkpoint storage: how they are described, stored and fetched. Executor, any thread.
+
+A subtask's state is a set of files that never change (tables), each stored once and referred to by every checkpoint that
+has it, and of small ones that belong to one checkpoint alone and travel inside its metadata.
+
+Guarantee: what `fetch_state` has put into a folder is what `store_file` was given, or CheckpointDamaged is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import xxhash
+
+from tidegate.errors import CheckpointDamaged
+from tidegate.storage.store import StorageNotFound
+
+_PIECE_BYTES = 16 * 1024 * 1024  #: bounds the memory of a restore
+
+
+class StoredFile(msgspec.Struct, frozen=True):
+    """A file that is stored under `path`, and is called `name` where the database opens it."""
+
+    name: str
+    path: str
+    size: int
+    checksum: str  # xxh3_128, hex
+    checkpoint: int  # that it was uploaded for
+
+
+class SmallFile(msgspec.Struct, frozen=True):
+    """A file of one checkpoint alone."""
+
+    name: str
+    content: bytes
+
+
+class StateFiles(msgspec.Struct, frozen=True):
+    """The keyed state of one subtask of one operator, as files of a database."""
+
+    uid: str
+    subtask: int
+    first_key_group: int
+    last_key_group: int
+    files: list[StoredFile] = []
+    small_files: list[SmallFile] = []
+
+    @property
+    def key_groups(self) -> range:
+        return range(self.first_key_group, self.last_key_group + 1)
+
+    def size_bytes(self) -> int:
+        """Of the whole state; what one checkpoint added is `added_bytes`."""
+        return sum(file.size for file in self.files) + sum(len(file.content) for file in self.small_files)
+
+    def added_bytes(self, checkpoint: int) -> int:
+        new = sum(file.size for file in self.files if file.checkpoint == checkpoint)
+        return new + sum(len(file.content) for file in self.small_files)
+
+
+class FileStorage(Protocol):
+    """`ObjectStore` is one."""
+
+    def put(self, path: str, data: bytes) -> None: ...
+
+    def get_range(self, path: str, start: int, length: int) -> bytes: ...
+
+
+def store_file(storage: FileStorage, local: Path, name: str, path: str, checkpoint: int) -> StoredFile:
+    """Durable when it returns. Tables are small (8 MB), so one is read at once."""
+    data = local.read_bytes()
+    storage.put(path, data)
+    return StoredFile(name, path, len(data), xxhash.xxh3_128_hexdigest(data), checkpoint)
+
+
+def fetch_state(
+    storage: FileStorage,
+    state: StateFiles,
+    folder: Path,
+    map_files: Callable[[Callable[[Any], None], Iterable[Any]], Iterable[Any]] = map,
+) -> None:
+    """Put all files into a new folder. `map_files` may do several at once.
+
+    :raises CheckpointDamaged: when a file is missing, cut short or changed.
+    """
+    folder.mkdir(parents=True)
+    for small in state.small_files:
+        (folder / _plain_name(small.name)).write_bytes(small.content)
+    for _ in map_files(lambda file: _fetch(storage, file, folder), state.files):
+        pass
+
+
+def _fetch(storage: FileStorage, file: StoredFile, folder: Path) -> None:
+    digest = xxhash.xxh3_128()
+    fetched = 0
+    with (folder / _plain_name(file.name)).open("wb") as out:
+        while fetched < file.size:
+            try:
+                piece = storage.get_range(file.path, fetched, min(_PIECE_BYTES, file.size - fetched))
+            except StorageNotFound as error:
+                raise _damaged(f"{file.path} is missing", file) from error
+            if not piece:
+                raise _damaged(f"{file.path} is cut short: {fetched} of {file.size} bytes", file)
+            out.write(piece)
+            digest.update(piece)
+            fetched += len(piece)
+    if digest.hexdigest() != file.checksum:
+        raise _damaged(f"{file.path} was changed: its checksum does not match", file)
+
+
+def _plain_name(name: str) -> str:
+    if Path(name).name != name or name in ("", ".", ".."):
+        raise CheckpointDamaged(f"the checkpoint holds a file named {name!r}, which is no plain name.", name=name)
+    return name
+
+
+def _damaged(what: str, file: StoredFile) -> CheckpointDamaged:
+    return CheckpointDamaged(
+        f"{what}. The checkpoint cannot be restored; start from an older one: tidegate run JOB --resume <its path>.",
+        path=file.path,
+    )
