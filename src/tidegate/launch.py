@@ -120,6 +120,7 @@ def open_job_store(config: JobConfig) -> ObjectStore:
 
 def slot_settings(config: JobConfig) -> SlotSettings:
     return SlotSettings(
+        exactly_once=config.mode == "exactly-once",
         buffer_timeout_s=config.buffer_timeout_s,
         inbox_bytes=config.inbox_bytes,
         held_memory_bytes=config.held_memory_bytes,

@@ -5,7 +5,8 @@ A Spark row is `(dst int, frame binary)`. A frame is a fixed header, a seal and 
     offset  size  field
     0       1     format version (1)
     1       1     element kind
-    2       2     flags: 1 = payload is pickled rows, 2 = timestamps precede the payload
+    2       2     flags: 1 = payload is pickled rows, 2 = timestamps precede the payload; on a barrier: 4 = unaligned,
+                  8 = aligned with a timeout
     4       2     sender: the slot that put the row into this exchange (physical channel)
     6       2     origin: the subtask that made the element (logical channel)
     8       2     target: the subtask it is for; 65535 on elements that are for the slot itself
@@ -38,6 +39,8 @@ VERSION = 1
 NONE_16 = 0xFFFF
 FLAG_PICKLED = 1
 FLAG_TIMESTAMPS = 2
+FLAG_UNALIGNED = 4  #: on a barrier: act when it arrives, not when it is read in its turn
+FLAG_TIMEOUTABLE = 8  #: on a barrier: aligned, but may turn unaligned
 
 _HEADER = struct.Struct("<BBHHHHHIIq")
 HEADER_BYTES = _HEADER.size
