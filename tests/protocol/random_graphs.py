@@ -278,7 +278,9 @@ class Graph:
     def __str__(self) -> str:
         lines = []
         for node in self.nodes:
-            given = " & ".join(f"{each.partitioning} {'+'.join(':'.join(ref) for ref in each.refs)}" for each in node.inputs)
+            given = " & ".join(
+                f"{each.partitioning} {'+'.join(':'.join(ref) for ref in each.refs)}" for each in node.inputs
+            )
             lines.append(f"{node.uid}: {node.kind} x{node.parallelism}{' typed' if node.typed else ''} <- {given}")
         return "\n".join(lines)
 
@@ -315,7 +317,9 @@ def _draw(rng: random.Random, rescalable: bool) -> Graph:
     read = {ref for node in nodes for given in node.inputs for ref in given.refs}
     for number, (ref, _) in enumerate(streams):
         if ref not in read or rng.random() < 0.15:
-            parts = ["forward", "forward", "rebalance"] if rescalable else ["forward", "forward", "rebalance", "broadcast"]
+            parts = (
+                ["forward", "forward", "rebalance"] if rescalable else ["forward", "forward", "rebalance", "broadcast"]
+            )
             sink = Node(f"out{number}", "sink", rng.randint(1, 3), False, [Input([ref], rng.choice(parts))])
             sink.flaky_commits = rng.choice([0, 0, 1, 2])
             nodes.append(sink)
@@ -347,7 +351,9 @@ def _draw_operator(rng: random.Random, uid: str, streams: list[tuple[Ref, bool]]
     if node.kind == "keyed_batches":
         node.key = rng.choice(["source", "path"])
     node.has_side = node.kind == "process" and rng.random() < 0.4
-    node.ends = not rescalable and node.kind in ("process", "keyed", "co", "keyed_co", "keyed_batches") and rng.random() < 0.5
+    node.ends = (
+        not rescalable and node.kind in ("process", "keyed", "co", "keyed_co", "keyed_batches") and rng.random() < 0.5
+    )
     return node
 
 

@@ -17,7 +17,6 @@ from job_kit import PATIENCE, finish
 
 import tidegate as tg
 from tidegate.batch import Batch
-from tidegate.coordinator.observing import AttemptFailed
 
 pytestmark = pytest.mark.spark
 
@@ -280,13 +279,11 @@ def test_the_restart_strategy_comes_first(tmp_path: Path) -> None:
     env = tg.StreamEnvironment("twice").restart_strategy("fixed-delay", attempts=1, delay="0s")
     env.from_collection([1], uid="one").map(fails, uid="doomed").collect()
     client = env.execute_async()
-    failures: list[AttemptFailed] = []
-    client.view.subscribe(lambda event: failures.append(event) if isinstance(event, AttemptFailed) else None)
     with pytest.raises(tg.UserCodeFailed, match="Trouble: every time"):
         client.wait(PATIENCE)
     assert client.status is tg.JobStatus.FAILED
     assert Path(marks).read_text() == "xx"
-    assert [failure.restart_in_s for failure in failures] == [0.0, None]
+    assert [failure.restart_in_s for failure in client.view.failures] == [0.0, None]
     assert client.view.restarts == 1
 
 

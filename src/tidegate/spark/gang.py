@@ -70,11 +70,16 @@ class Gang:
 
 def _result_of(error: Exception) -> GangResult:
     text = str(error)
-    if "INSUFFICIENT_SLOT" in text or "insufficient slots" in text.lower():
-        return GangResult(GangEnd.NO_SLOTS, text.splitlines()[0])
+    for line in text.splitlines():
+        if "INSUFFICIENT_SLOT" in line or "insufficient slots" in line.lower():
+            return GangResult(GangEnd.NO_SLOTS, line.strip(" :"))
     return GangResult(GangEnd.FAILED, _first_lines(text))
 
 
+#: Lines of a Java stack trace, and Py4J's preface, tell the user nothing.
+_NOISE = ("at ", "... ", "An error occurred while calling ")
+
+
 def _first_lines(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(_NOISE)]
     return "\n".join(lines[:6])

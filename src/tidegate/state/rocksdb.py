@@ -17,15 +17,26 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import ConfigurationError, ProtocolViolation
 from tidegate.state.backend import KeyedSnapshot, KeyedStateBackend, Section
-from tidegate.state.declarations import Declaration, ListState, MapState, ValueState
-from tidegate.state.heap_tables import CurrentKey
+from tidegate.state.declarations import (
+    AggregatingState,
+    Declaration,
+    ListState,
+    MapState,
+    ReducingState,
+    StoredValue,
+    ValueState,
+)
+from tidegate.state.folding import FoldedAggregating, FoldedReducing
+from tidegate.state.heap_tables import NO_KEY, CurrentKey
+from tidegate.state.namespaces import bare_key, in_namespace
 from tidegate.state.rocksdb_cache import Changes, RocksTable
 from tidegate.state.rocksdb_columns import RocksColumns, RocksColumnValue
 from tidegate.state.rocksdb_files import LocalFile, StateFolder, checkpoint_files
@@ -66,6 +77,7 @@ class RocksStateBackend(KeyedStateBackend):
         max_parallelism: int,
         settings: RocksSettings | None = None,
         memory: RocksMemory | None = None,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """`memory` is shared by all backends of a slot; without one this backend has all that `settings` allow.
 
@@ -77,6 +89,7 @@ class RocksStateBackend(KeyedStateBackend):
         self.max_parallelism = max_parallelism
         self._memory = memory or RocksMemory(self.settings)
         self._memory.join(self)
+        self._wall_clock = wall_clock
         self._folder = StateFolder(self.settings.folder)
         self._addresses = Addresses(key_type, key_groups, max_parallelism)
         self._current = CurrentKey()
@@ -108,12 +121,17 @@ class RocksStateBackend(KeyedStateBackend):
         if isinstance(declaration, MapState):
             maps = RocksMaps(declaration, *surroundings)
             return maps, RocksMap(declaration, maps)
-        assert isinstance(declaration, ValueState)
-        if columnar and declaration.value_type.numpy is not None:
+        if isinstance(declaration, ValueState) and columnar and declaration.value_type.numpy is not None:
             columns = RocksColumns(declaration, *surroundings)
             return columns, RocksColumnValue(declaration, columns)
+        assert isinstance(declaration, StoredValue)
         values = RocksValues(declaration, *surroundings)
-        return values, rocks_value(declaration, values)
+        value = rocks_value(declaration, values)
+        if isinstance(declaration, ReducingState):
+            return values, FoldedReducing(declaration, value)
+        if isinstance(declaration, AggregatingState):
+            return values, FoldedAggregating(declaration, value)
+        return values, value
 
     def resize(self) -> None:
         """The share of memory has changed."""
@@ -122,6 +140,11 @@ class RocksStateBackend(KeyedStateBackend):
 
     def set_current_key(self, key: Hashable) -> None:
         self._current.key = key
+
+    def set_current_namespace(self, namespace: bytes) -> None:
+        current = self._current
+        if current.key is not NO_KEY:
+            current.key = in_namespace(bare_key(current.key), namespace)
 
     def clear_current_key(self) -> None:
         self._current.unset()
@@ -138,11 +161,10 @@ class RocksStateBackend(KeyedStateBackend):
         self, state_name: str, kind: str, batches: Iterable[pa.RecordBatch], *, only_own_key_groups: bool = False
     ) -> None:
         declaration, table = self._declared(state_name, kind)
-        reader = SectionReader(declaration, self.key_type)
+        reader = SectionReader(declaration, self.key_type, int(self._wall_clock() * 1000))
         for rows in batches:
-            table.load(
-                reader.only(rows, self.key_groups, self.max_parallelism) if only_own_key_groups else rows, reader
-            )
+            own = reader.only(rows, self.key_groups, self.max_parallelism) if only_own_key_groups else rows
+            table.load(reader.live(own), reader)
 
     def _declared(self, state_name: str, kind: str) -> tuple[Declaration, RocksTable]:
         state = self._states.get(state_name)
@@ -160,6 +182,9 @@ class RocksStateBackend(KeyedStateBackend):
                 state=state_name,
             )
         return state[0], state[1]
+
+    def entries(self, state_name: str) -> Iterator[tuple[Hashable, Any]]:
+        return self._states[state_name][1].entries()
 
     def state_size(self) -> dict[str, int]:
         """RocksDB's estimate of the number of rows: elements added together are one, each entry of a map is one."""

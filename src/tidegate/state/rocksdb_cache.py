@@ -18,10 +18,12 @@ of what is long.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.state.heap_tables import NO_KEY, CurrentKey, refuse_without_key
+from tidegate.state.rocksdb_keys import group_prefix
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,8 +35,13 @@ if TYPE_CHECKING:
 
 ENTRY_BYTES = 200  #: a dictionary slot with a key and a small object
 
-MISSING: Final[Any] = type("Missing", (), {"__repr__": lambda self: "MISSING"})()  #: nobody knows: look at the rows
-ABSENT: Final[Any] = type("Absent", (), {"__repr__": lambda self: "ABSENT"})()  #: known to have no value
+
+class _Missing:
+    __slots__ = ()
+
+
+#: Nobody knows: look at the rows. (What is known to have no value is ABSENT.)
+MISSING: Final[Any] = _Missing()
 
 
 class Generations:
@@ -119,6 +126,21 @@ class RocksTable(ABC):
     @abstractmethod
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         """Write stored rows; nothing of them is in memory."""
+
+    def entries(self) -> Iterator[tuple[Any, Any]]:
+        """Every key with what it holds, from the rows."""
+        self.write_out()
+        own = self.addresses.own
+        rows = self.family.scan_between(group_prefix(own.start), group_prefix(own.stop))
+        for address, of_key in groupby(rows, key=lambda row: self._address_in(row[0])):
+            yield self.addresses.table_key(address), self._value_in(address, of_key)
+
+    def _address_in(self, row_key: bytes) -> bytes:
+        return row_key
+
+    @abstractmethod
+    def _value_in(self, address: bytes, rows: Iterator[tuple[bytes, bytes]]) -> Any:
+        """What the rows of one key hold, as user code would see it."""
 
     @abstractmethod
     def resize(self) -> None:

@@ -12,7 +12,7 @@ time are forgotten: the arrays begin anew with the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -167,6 +167,10 @@ class RocksColumns(RocksTable):
         rows = np.flatnonzero(self.cached.dirty[: self.cached.index.length])
         self.cached.dirty[rows] = False
         return ColumnChanges(self.cached, rows, self.addresses, self.declaration.name)
+
+    def _value_in(self, address: bytes, rows: Iterator[tuple[bytes, bytes]]) -> Any:
+        ((_, cell),) = rows
+        return np.frombuffer(cell, dtype=self._dtype)[0].item()
 
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         addresses = self.addresses.of_many(reader.keys(rows), self.declaration.name)

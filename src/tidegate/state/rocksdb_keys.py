@@ -3,9 +3,10 @@
     address = key group (2 bytes, big-endian) + key (canonical bytes) + namespace
 
 Rows of one key group lie together, key groups ascend, and inside one the keys ascend as their canonical bytes do. No
-key's bytes are a prefix of another's (state/key_codec.py, invariant 3), and the namespace is one key as well, or the
-byte 0x00 where there is none; so no address is a prefix of another, and all rows that begin with an address are that
-key's own.
+key's bytes are a prefix of another's (state/key_codec.py, invariant 3). The empty namespace is the byte 0x00, with which
+no key begins; any other is encoded as a key of its bytes. So no address is a prefix of another, and all rows that begin
+with an address are that key's own in that namespace. An address ends with 0x00 in the empty namespace and with 0x01 in
+every other.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tidegate.errors import ProtocolViolation
-from tidegate.state.key_codec import decode_prefix
+from tidegate.state.key_codec import decode_key, decode_prefix, encode_key
 from tidegate.state.key_groups import key_group, key_groups
+from tidegate.state.namespaces import in_namespace, split_namespaces
 
 if TYPE_CHECKING:
     from tidegate.state.keys import KeyType
 
 GROUP_BYTES = 2
-NO_NAMESPACE = b"\x00"  #: no key begins with it
+EMPTY_NAMESPACE = b"\x00"
 
 
 class Addresses:
-    """The addresses of the keys of one subtask."""
+    """The addresses of the keys of one subtask, as tables have them: normalised, with their namespace."""
 
     def __init__(self, key_type: KeyType, own: range, max_parallelism: int) -> None:
         self.key_type = key_type
@@ -34,22 +36,37 @@ class Addresses:
         self._max_parallelism = max_parallelism
         self._prefixes = [group_prefix(group) for group in range(max_parallelism)]
 
-    def of(self, key: Any, state: str) -> bytes:
-        """Of a normalised key. :raises ProtocolViolation: for a key of another subtask."""
-        group = key_group(self.key_type.hash(key), self._max_parallelism)
+    def of(self, table_key: Any, state: str) -> bytes:
+        """:raises ProtocolViolation: for a key of another subtask."""
+        if table_key.__class__ is tuple:
+            return self.of_many([table_key], state)[0]
+        group = key_group(self.key_type.hash(table_key), self._max_parallelism)
         if group not in self.own:
-            raise self._foreign(key, group, state)
-        return self._prefixes[group] + self.key_type.encode(key) + NO_NAMESPACE
+            raise self._foreign(table_key, group, state)
+        return self._prefixes[group] + self.key_type.encode(table_key) + EMPTY_NAMESPACE
 
-    def of_many(self, keys: list[Any], state: str) -> list[bytes]:
+    def of_many(self, table_keys: list[Any], state: str) -> list[bytes]:
         """The same for each of many."""
+        keys, namespaces = split_namespaces(table_keys)
         groups = key_groups(self.key_type.hash_many(keys), self._max_parallelism)
         foreign = np.flatnonzero((groups < self.own.start) | (groups >= self.own.stop))
         if len(foreign):
             raise self._foreign(keys[foreign[0]], int(groups[foreign[0]]), state)
         prefixes = self._prefixes
         encoded = self.key_type.encode_many(keys)
-        return [prefixes[group] + key + NO_NAMESPACE for group, key in zip(groups.tolist(), encoded, strict=True)]
+        if namespaces is None:
+            return [
+                prefixes[group] + key + EMPTY_NAMESPACE for group, key in zip(groups.tolist(), encoded, strict=True)
+            ]
+        return [
+            prefixes[group] + key + (encode_key(namespace) if namespace else EMPTY_NAMESPACE)
+            for group, key, namespace in zip(groups.tolist(), encoded, namespaces, strict=True)
+        ]
+
+    def table_key(self, address: bytes) -> Any:
+        """The way back."""
+        key, namespace = parts_of(address)
+        return in_namespace(self.key_type.normalise(decode_key(key)), namespace)
 
     def _foreign(self, key: Any, group: int, state: str) -> ProtocolViolation:
         return ProtocolViolation(
@@ -73,15 +90,19 @@ def group_of(row_key: bytes) -> int:
 def address_in(row_key: bytes) -> bytes:
     """The address at the beginning of a row's key."""
     _, end = decode_prefix(row_key, GROUP_BYTES)
-    if row_key[end : end + 1] != NO_NAMESPACE:
-        _, end = decode_prefix(row_key, end)
-        return row_key[:end]
-    return row_key[: end + 1]
+    if row_key.startswith(EMPTY_NAMESPACE, end):
+        return row_key[: end + 1]
+    _, end = decode_prefix(row_key, end)
+    return row_key[:end]
 
 
-def key_bytes_in(address: bytes) -> bytes:
-    """The canonical bytes of the key, of an address without a namespace."""
-    return address[GROUP_BYTES : -len(NO_NAMESPACE)]
+def parts_of(address: bytes) -> tuple[bytes, bytes]:
+    """The canonical bytes of the key, and the namespace."""
+    if address.endswith(EMPTY_NAMESPACE):
+        return address[GROUP_BYTES:-1], b""
+    _, end = decode_prefix(address, GROUP_BYTES)
+    namespace, _ = decode_prefix(address, end)
+    return address[GROUP_BYTES:end], namespace
 
 
 def end_of(prefix: bytes) -> bytes:

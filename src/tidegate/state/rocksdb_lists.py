@@ -7,7 +7,7 @@ this, which rocksdict does not have.) A list that is read and has many rows is w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegate.state.handles import ListHandle
@@ -149,6 +149,13 @@ class RocksLists(RocksTable):
         sequence = self.store.next_sequence() if taken else 0
         return ListChanges(taken, sequence, self.cells, self.addresses, self.declaration.name)
 
+    def _address_in(self, row_key: bytes) -> bytes:
+        return row_key[:-SEQUENCE_BYTES]
+
+    def _value_in(self, address: bytes, rows: Iterator[tuple[bytes, bytes]]) -> Any:
+        give, of_cell = self.cells.give, self.cells.of_cell
+        return [give(of_cell(cell)) for _, row in rows for cell in decode_elements(row)]
+
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         addresses = self.addresses.of_many(reader.keys(rows), self.declaration.name)
         admit, to_cell = self.cells.admit, self.cells.to_cell
@@ -157,7 +164,7 @@ class RocksLists(RocksTable):
             self.family.write(
                 [
                     (address + first, encode_elements([to_cell(admit(element)) for element in elements]))
-                    for address, elements in zip(addresses, reader.values(rows), strict=True)
+                    for address, elements in zip(addresses, reader.lists(rows), strict=True)
                     if elements
                 ]
             )

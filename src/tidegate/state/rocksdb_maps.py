@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegate.errors import TypeDeclarationError
+from tidegate.state.declarations import ABSENT
 from tidegate.state.handles import MapHandle
-from tidegate.state.rocksdb_cache import ABSENT, ENTRY_BYTES, MISSING, Changes, Generations, RocksTable
+from tidegate.state.rocksdb_cache import ENTRY_BYTES, MISSING, Changes, Generations, RocksTable
+from tidegate.state.rocksdb_keys import address_in
 from tidegate.state.rocksdb_rows import Cells, MapKeys, cells_of
 from tidegate.state.rocksdb_values import Intake
 
@@ -218,6 +220,13 @@ class RocksMaps(RocksTable):
         taken, self._dirty, self._dirty_bytes = self._dirty, {}, 0
         self._handed_over = taken
         return MapChanges(taken, self.keys, self.cells, self.addresses, self.declaration.name)
+
+    def _address_in(self, row_key: bytes) -> bytes:
+        return address_in(row_key)
+
+    def _value_in(self, address: bytes, rows: Iterator[tuple[bytes, bytes]]) -> Any:
+        give, of_cell, of_key = self.cells.give, self.cells.of_cell, self.keys.of_cell
+        return {of_key(row_key[len(address) :]): give(of_cell(cell)) for row_key, cell in rows}
 
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         addresses = self.addresses.of_many(reader.keys(rows), self.declaration.name)

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tidegate.ids import KeyGroup
 from tidegate.state.backend import Section
-from tidegate.state.rocksdb_keys import GROUP_BYTES, NO_NAMESPACE, address_in, group_of, group_prefix, key_bytes_in
+from tidegate.state.rocksdb_keys import GROUP_BYTES, address_in, group_of, group_prefix, parts_of
 from tidegate.state.rocksdb_lists import SEQUENCE_BYTES
 from tidegate.state.rocksdb_rows import column_of_cells, column_of_lists, decode_elements
 from tidegate.state.sections import PIECE_ROWS
 
 if TYPE_CHECKING:
-    from tidegate.state.declarations import Kind
     from tidegate.state.rocksdb_store import RowFormat, StoredStates
 
     RowPair = tuple[bytes, bytes]
+    Parts = tuple[bytes, bytes]  # key, namespace
 
 
 def stored_sections(stored: StoredStates, written: RowFormat, key_groups: range) -> Iterator[Section]:
@@ -33,7 +33,7 @@ def stored_sections(stored: StoredStates, written: RowFormat, key_groups: range)
     for group, group_rows in groupby(rows, key=lambda row: row[0][:GROUP_BYTES]):
         batches = list(_batches(written, group_rows))
         (batch,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-        yield Section(written.name, cast("Kind", written.kind), KeyGroup(group_of(group)), batch)
+        yield Section(written.name, written.kind, KeyGroup(group_of(group)), batch)
 
 
 def _batches(written: RowFormat, rows: Iterator[RowPair]) -> Iterator[pa.RecordBatch]:
@@ -53,27 +53,27 @@ def _batches(written: RowFormat, rows: Iterator[RowPair]) -> Iterator[pa.RecordB
 
 def _value_columns(written: RowFormat, rows: list[RowPair]) -> pa.RecordBatch:
     column = column_of_cells(written.layout, written.schema.field("value").type, [cell for _, cell in rows])
-    return _batch([key_bytes_in(row_key) for row_key, _ in rows], {"value": column})
+    return _batch([parts_of(row_key) for row_key, _ in rows], {"value": column})
 
 
 def _list_columns(written: RowFormat, rows: list[RowPair]) -> pa.RecordBatch:
-    keys: list[bytes] = []
+    keys: list[Parts] = []
     lists: list[list[bytes]] = []
     for address, parts in groupby(rows, key=lambda row: row[0][:-SEQUENCE_BYTES]):
-        keys.append(key_bytes_in(address))
+        keys.append(parts_of(address))
         lists.append([cell for _, row in parts for cell in decode_elements(row)])
     return _batch(keys, {"value": column_of_lists(written.layout, written.schema.field("value").type, lists)})
 
 
 def _map_columns(written: RowFormat, rows: list[RowPair]) -> pa.RecordBatch:
     assert written.map_key_layout is not None
-    address, key = None, b""
-    keys: list[bytes] = []
+    address, key = None, (b"", b"")
+    keys: list[Parts] = []
     map_keys: list[bytes] = []
     for row_key, _ in rows:
         if address is None or not row_key.startswith(address):  # taken apart once for each map
             address = address_in(row_key)
-            key = key_bytes_in(address)
+            key = parts_of(address)
         keys.append(key)
         map_keys.append(row_key[len(address) :])
     schema = written.schema
@@ -82,16 +82,23 @@ def _map_columns(written: RowFormat, rows: list[RowPair]) -> pa.RecordBatch:
     return _batch(keys, {"map_key": map_key_column, "value": value_column})
 
 
-_COLUMNS = {"value": _value_columns, "list": _list_columns, "map": _map_columns}
+_COLUMNS = {
+    "value": _value_columns,
+    "reducing": _value_columns,
+    "aggregating": _value_columns,
+    "list": _list_columns,
+    "map": _map_columns,
+}
 
 
-def _batch(keys: list[bytes], columns: dict[str, pa.Array]) -> pa.RecordBatch:
+def _batch(keys: list[Parts], columns: dict[str, pa.Array]) -> pa.RecordBatch:
     fields = [pa.field("key", pa.binary(), nullable=False), pa.field("namespace", pa.binary(), nullable=False)]
     fields += [pa.field(name, column.type) for name, column in columns.items()]
-    namespace = pa.repeat(pa.scalar(b"", pa.binary()), len(keys))
-    return pa.RecordBatch.from_arrays(
-        [pa.array(keys, pa.binary()), namespace, *columns.values()], schema=pa.schema(fields)
-    )
-
-
-assert len(NO_NAMESPACE) == 1  # key_bytes_in takes it off
+    fields.append(pa.field("expiry", pa.null()))
+    arrays = [
+        pa.array([key for key, _ in keys], pa.binary()),
+        pa.array([namespace for _, namespace in keys], pa.binary()),
+        *columns.values(),
+        pa.nulls(len(keys)),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

@@ -8,22 +8,23 @@ Classic mistake: to write a value into the cache and not into `dirty`. It would 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
 
 from tidegate.errors import TypeDeclarationError
+from tidegate.state.declarations import ABSENT
 from tidegate.state.fitting import Fitter
 from tidegate.state.handles import ValueHandle
 from tidegate.state.heap_dict import column_of
 from tidegate.state.heap_tables import NO_KEY, refuse_without_key
 from tidegate.state.key_columns import normalised_keys
-from tidegate.state.rocksdb_cache import ABSENT, ENTRY_BYTES, MISSING, Changes, Generations, RocksTable
+from tidegate.state.rocksdb_cache import ENTRY_BYTES, MISSING, Changes, Generations, RocksTable
 from tidegate.state.rocksdb_rows import Cells, cells_of
 
 if TYPE_CHECKING:
-    from tidegate.state.declarations import Declaration, ValueState
+    from tidegate.state.declarations import Declaration, StoredValue
     from tidegate.state.handles import Column
     from tidegate.state.rocksdb_keys import Addresses
     from tidegate.state.rocksdb_store import Family, Row
@@ -51,7 +52,7 @@ class ValueChanges(Changes):
 class RocksValues(RocksTable):
     """Key -> value."""
 
-    def __init__(self, declaration: ValueState[Any], *surroundings: Any) -> None:
+    def __init__(self, declaration: StoredValue, *surroundings: Any) -> None:
         super().__init__(declaration, *surroundings)
         self.cells = cells_of(declaration.value_type)
         self.dirty: dict[Any, Any] = {}
@@ -146,6 +147,10 @@ class RocksValues(RocksTable):
             self.clean.remember_all(taken, self._entry_bytes())
         return ValueChanges(taken, self.cells, self.addresses, self.declaration.name)
 
+    def _value_in(self, address: bytes, rows: Iterator[tuple[bytes, bytes]]) -> Any:
+        ((_, cell),) = rows
+        return self.cells.give(self.cells.of_cell(cell))
+
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         addresses = self.addresses.of_many(reader.keys(rows), self.declaration.name)
         admit, to_cell = self.cells.admit, self.cells.to_cell
@@ -180,7 +185,7 @@ class RocksValue(ValueHandle[T]):
 
     __slots__ = ("_admit", "_current", "_declaration", "_default", "_fitter", "_table")
 
-    def __init__(self, declaration: ValueState[T], table: RocksValues) -> None:
+    def __init__(self, declaration: StoredValue, table: RocksValues) -> None:
         self._declaration = declaration
         self._table = table
         self._current = table.current
@@ -253,7 +258,7 @@ class RocksCellValue(RocksValue[T]):
 
     __slots__ = ("_copy", "_give")
 
-    def __init__(self, declaration: ValueState[T], table: RocksValues) -> None:
+    def __init__(self, declaration: StoredValue, table: RocksValues) -> None:
         super().__init__(declaration, table)
         self._give = table.cells.give
         self._copy = declaration.value_type.copy
@@ -264,11 +269,12 @@ class RocksCellValue(RocksValue[T]):
         if kept is MISSING:
             kept = table.find(key)
         if kept is ABSENT:
-            return cast("T", None if self._default is None else self._copy(self._default))
+            default = self._default
+            return cast("T", default if default is None or default is ABSENT else self._copy(default))
         return self._give(kept)  # type: ignore[no-any-return]
 
 
-def rocks_value(declaration: ValueState[Any], table: RocksValues) -> ValueHandle[Any]:
+def rocks_value(declaration: StoredValue, table: RocksValues) -> ValueHandle[Any]:
     if not table.cells.as_objects:
         return RocksCellValue(declaration, table)
     if declaration.value_type.name == "int":

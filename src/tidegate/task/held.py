@@ -6,6 +6,7 @@ stand behind them, and a slot that stopped reading would wait for ever.
 
 from __future__ import annotations
 
+import os
 import struct
 import tempfile
 from collections import deque
@@ -29,6 +30,7 @@ class HeldFrames:
         self._file: IO[bytes] | None = None
         self._disk_bytes = 0
         self._read_at = 0
+        self._write_at = 0
         self._on_disk = 0  #: frames in the file that were not read yet
 
     def __len__(self) -> int:
@@ -75,7 +77,10 @@ class HeldFrames:
         if self._file is not None:
             self._file.close()
             self._file = None
-            self._disk_bytes = self._read_at = self._on_disk = 0
+            self._disk_bytes = self._read_at = self._write_at = self._on_disk = 0
+
+    def __del__(self) -> None:
+        self.close()
 
     def _keep(self, frame: Frame) -> None:
         self._memory.append(frame)
@@ -92,8 +97,8 @@ class HeldFrames:
 
     def _spill(self, frame: Frame) -> None:
         if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="tidegate-held-", dir=self._folder)  # noqa: SIM115
-        self._file.seek(0, 2)
+            # Unbuffered: what a full disk refused must not wait in a buffer and fail the next read.
+            self._file = tempfile.TemporaryFile(prefix="tidegate-held-", dir=self._folder, buffering=0)  # noqa: SIM115
         head = _RECORD.pack(
             frame.kind,
             frame.sender,
@@ -106,19 +111,31 @@ class HeldFrames:
             frame.flags,
             len(frame.payload),
         )
-        self._file.write(head)
-        self._file.write(frame.payload)
-        self._file.flush()
+        end = self._write_at
+        for part in (memoryview(head), frame.payload):
+            while part:
+                written = os.pwrite(self._file.fileno(), part, end)
+                part, end = part[written:], end + written
+        self._write_at = end
         self._disk_bytes += frame.size_bytes
         self._on_disk += 1
 
     def _read_back(self) -> Frame:
         assert self._file is not None
-        self._file.seek(self._read_at)
         kind, sender, origin, target, edge, sequence, count, value, flags, length = _RECORD.unpack(
-            self._file.read(_RECORD.size)
+            self._read(_RECORD.size)
         )
-        payload = self._file.read(length)
-        self._read_at = self._file.tell()
+        payload = self._read(length)
         self._on_disk -= 1
         return Frame(Kind(kind), sender, origin, target, edge, sequence, count, value, flags, memoryview(payload))
+
+    def _read(self, length: int) -> bytes:
+        assert self._file is not None
+        data = bytearray()
+        while len(data) < length:
+            part = os.pread(self._file.fileno(), length - len(data), self._read_at)
+            if not part:
+                raise OSError(f"a file of held frames ends at {self._read_at}, in the middle of a frame")
+            data += part
+            self._read_at += len(part)
+        return bytes(data)

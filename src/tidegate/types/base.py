@@ -38,6 +38,7 @@ class DataType(ABC):
     numpy: np.dtype[Any] | None = None  #: for vectorised state; None where numpy has no exact counterpart
     annotation: Any  #: `data_type(annotation)` gives this type again
     nullable: bool = False  #: None is a value
+    pickles: bool = False  #: reading a column runs pickle: it must come from where it can be trusted
 
     @abstractmethod
     def _encode(self, values: Sequence[Any]) -> pa.Array:

@@ -30,6 +30,7 @@ class OptionalType(DataType):
         self.name = f"optional[{inner.name}]"
         self.arrow = inner.arrow
         self.immutable = inner.immutable
+        self.pickles = inner.pickles
         self.annotation = Optional[inner.annotation]  # noqa: UP045 - | is not defined for a pyarrow type
 
     def _encode(self, values: Sequence[Any]) -> pa.Array:
@@ -63,6 +64,7 @@ class ListType(DataType):
 
     def __init__(self, element: DataType) -> None:
         self.element = element
+        self.pickles = element.pickles
         self.name = f"list[{element.name}]"
         self.arrow = pa.list_(element.arrow)
         self.annotation = list[element.annotation]  # type: ignore[name-defined]
@@ -94,6 +96,7 @@ class DictType(DataType):
         self.value = value
         self.name = f"dict[{key.name}, {value.name}]"
         self.arrow = pa.map_(key.arrow, value.arrow)
+        self.pickles = key.pickles or value.pickles
         self.annotation = dict[key.annotation, value.annotation]  # type: ignore[name-defined]
 
     def _encode(self, values: Sequence[Any]) -> pa.Array:
@@ -129,6 +132,7 @@ class TupleType(DataType):
         self.name = f"tuple[{', '.join(part.name for part in parts)}]"
         self.arrow = pa.struct([(f"f{at}", part.arrow) for at, part in enumerate(parts)])
         self.immutable = all(part.immutable for part in parts)
+        self.pickles = any(part.pickles for part in parts)
         self.annotation = tuple[tuple(part.annotation for part in parts)]  # type: ignore[misc]
 
     def columns_of(self, values: Sequence[Any]) -> list[pa.Array]:
@@ -175,6 +179,7 @@ class DataclassType(DataType):
         self.name = f"dataclass {cls.__name__}{{{','.join(f'{name}:{type.name}' for name, type in fields.items())}}}"
         self.arrow = pa.struct([(name, type.arrow) for name, type in fields.items()])
         self.immutable = cls.__dataclass_params__.frozen and all(type.immutable for type in fields.values())  # type: ignore[attr-defined]
+        self.pickles = any(type.pickles for type in fields.values())
         self.annotation = cls
 
     def columns_of(self, values: Sequence[Any]) -> list[pa.Array]:

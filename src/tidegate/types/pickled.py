@@ -30,6 +30,7 @@ class PickledType(DataType):
     arrow = pa.binary()
     immutable = False
     annotation = Pickled
+    pickles = True
 
     def _encode(self, values: Sequence[Any]) -> pa.Array:
         try:

@@ -42,6 +42,11 @@ class RecordType(ABC):
     def to_rows(self, batch: pa.RecordBatch) -> list[Any]:
         """:raises TypeDeclarationError: when the batch has other columns."""
 
+    @property
+    def pickles(self) -> bool:
+        """Reading rows runs pickle."""
+        return any(field.pickles for field in self.field_types)
+
     def equals(self, other: object) -> bool:
         return type(self) is type(other) and self.name == other.name and self.schema == other.schema  # type: ignore[attr-defined]
 

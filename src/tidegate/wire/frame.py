@@ -5,8 +5,9 @@ A Spark row is `(dst int, frame binary)`. A frame is a fixed header, a seal and 
     offset  size  field
     0       1     format version (1)
     1       1     element kind
-    2       2     flags: 1 = payload is pickled rows, 2 = timestamps precede the payload; on a barrier: 4 = unaligned,
-                  8 = aligned with a timeout
+    2       2     flags: 1 = payload is pickled rows, 2 = timestamps precede the payload, 4 = columns hold pickles
+FLAG_UNALIGNED = 8  #: on a barrier: act when it arrives, not when it is read in its turn
+FLAG_TIMEOUTABLE = 16  #: on a barrier: aligned, but may turn unaligned
     4       2     sender: the slot that put the row into this exchange (physical channel)
     6       2     origin: the subtask that made the element (logical channel)
     8       2     target: the subtask it is for; 65535 on elements that are for the slot itself
@@ -18,9 +19,9 @@ A Spark row is `(dst int, frame binary)`. A frame is a fixed header, a seal and 
     44            payload
 
 The seal is made with the attempt's key, so a frame of another attempt or of a stranger is refused. Frames whose payload
-is pickled carry an HMAC-SHA256, and are unpickled only after it was checked; the others (typed columns, no payload) carry
-a keyed xxh3, which is forty times as fast and keeps out mistakes, not attackers. Spark's channels are not encrypted
-either way (docs/decisions/0009).
+is or holds pickles carry an HMAC-SHA256, and are unpickled only after it was checked; the others (typed columns, no
+payload) carry a keyed xxh3, which is forty times as fast and keeps out mistakes, not attackers. Spark's channels are not
+encrypted either way (docs/decisions/0009).
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ VERSION = 1
 NONE_16 = 0xFFFF
 FLAG_PICKLED = 1
 FLAG_TIMESTAMPS = 2
-FLAG_UNALIGNED = 4  #: on a barrier: act when it arrives, not when it is read in its turn
-FLAG_TIMEOUTABLE = 8  #: on a barrier: aligned, but may turn unaligned
+FLAG_HOLDS_PICKLES = 4
+STRONGLY_SEALED = FLAG_PICKLED | FLAG_HOLDS_PICKLES
+FLAG_UNALIGNED = 8  #: on a barrier: act when it arrives, not when it is read in its turn
+FLAG_TIMEOUTABLE = 16  #: on a barrier: aligned, but may turn unaligned
 
 _HEADER = struct.Struct("<BBHHHHHIIq")
 HEADER_BYTES = _HEADER.size
@@ -57,6 +60,9 @@ class Kind(enum.IntEnum):
     CHECKPOINT_BARRIER = 3
     END_OF_INPUT = 4
     FLUSH = 5  #: nothing; pushes the frame before it out of Spark's look-ahead
+
+
+_KINDS = frozenset(int(kind) for kind in Kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,7 @@ class FrameSeal:
         self._seed = int.from_bytes(self._key[:8], "little")
 
     def make(self, header: bytes, flags: int, payload: bytes | memoryview) -> bytes:
-        if flags & FLAG_PICKLED:
+        if flags & STRONGLY_SEALED:
             mac = hmac.new(self._key, header, "sha256")
             mac.update(payload)
             return mac.digest()[:SEAL_BYTES]
@@ -129,4 +135,6 @@ def decode_frame(seal: FrameSeal, data: memoryview) -> Frame:
     payload = data[PAYLOAD_OFFSET:]
     if not seal.check(header, flags, payload, bytes(data[HEADER_BYTES:PAYLOAD_OFFSET])):
         raise ProtocolViolation(f"a frame from sender {sender} is not sealed by this attempt, or was damaged")
+    if kind not in _KINDS:
+        raise ProtocolViolation(f"a frame from sender {sender} is of the unknown kind {kind}")
     return Frame(Kind(kind), sender, origin, target, edge, sequence, count, value, flags, payload)

@@ -40,6 +40,10 @@ class _SignedHello(msgspec.Struct, frozen=True):
     proof: bytes
 
 
+class _VersionOnly(msgspec.Struct, frozen=True):
+    version: int
+
+
 def new_challenge() -> bytes:
     return secrets.token_bytes(CHALLENGE_BYTES)
 
@@ -61,13 +65,16 @@ def check_hello(token: bytes, challenge: bytes, data: bytes) -> Hello:
         raise ProtocolViolation("the first message on a control connection was no hello") from error
     if not hmac.compare_digest(signed.proof, _hello_proof(token, challenge, signed.hello)):
         raise ProtocolViolation("a worker of another attempt, or a stranger, called the coordinator; it was refused")
-    hello = msgspec.msgpack.decode(signed.hello, type=Hello)
-    if hello.version != PROTOCOL_VERSION:
-        raise ProtocolViolation(
-            f"an executor runs another release of tidegate (control protocol {hello.version}, ours {PROTOCOL_VERSION}); "
-            "install the same release on the driver and the executors"
-        )
-    return hello
+    try:
+        version = msgspec.msgpack.decode(signed.hello, type=_VersionOnly).version  # the rest may look different there
+        if version != PROTOCOL_VERSION:
+            raise ProtocolViolation(
+                f"an executor runs another release of tidegate (control protocol {version}, ours {PROTOCOL_VERSION}); "
+                "install the same release on the driver and the executors"
+            )
+        return msgspec.msgpack.decode(signed.hello, type=Hello)
+    except msgspec.MsgspecError as error:
+        raise ProtocolViolation("the first message on a control connection was a hello that cannot be read") from error
 
 
 def check_coordinator(token: bytes, challenge: bytes, proof: bytes) -> None:

@@ -1,0 +1,371 @@
+"""What we lean on inside Spark, one test for each. After an upgrade of Spark, run this file first: a failure says what
+changed, where we use it and what to do. Written up in docs/decisions/0009-spark-internals.md.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyspark
+import pytest
+from job_kit import PATIENCE
+from pyspark.sql import SparkSession
+
+from tidegate.durations import seconds
+from tidegate.spark.gang import Gang, GangEnd, GangResult
+from tidegate.spark.pipelined import _pipelined_copy, build_plan, run_pipelined
+from tidegate.spark.session import own_session, total_slots
+from tidegate.spark.settings import SESSION, STATIC
+
+pytestmark = pytest.mark.spark
+
+ROWS = pa.schema([("dst", pa.int32()), ("frame", pa.binary())])
+PATIENCE_S = seconds(PATIENCE, "patience")
+LOOK_AHEAD_S = 1.0  #: a frame that is not held back arrives within a few milliseconds
+
+
+@pytest.fixture(scope="module")
+def ours(spark_session: SparkSession) -> SparkSession:
+    return own_session(spark_session)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Notes:
+    return Notes(str(tmp_path))
+
+
+class Notes:
+    """How a layer's function, in its worker, tells the test something: lines of JSON in files."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def write(self, name: str, value: Any) -> None:
+        with open(os.path.join(self.folder, name), "a") as file:
+            file.write(json.dumps(value) + "\n")
+
+    def read(self, name: str) -> list[Any]:
+        path = Path(self.folder, name)
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def appears(self, name: str, within_s: float) -> bool:
+        deadline = time.monotonic() + within_s
+        while not self.read(name):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.002)
+        return True
+
+
+def rows(*pairs: tuple[int, bytes]) -> pa.RecordBatch:
+    receivers, frames = zip(*pairs, strict=True)
+    return pa.RecordBatch.from_arrays([pa.array(receivers, pa.int32()), pa.array(frames, pa.binary())], schema=ROWS)
+
+
+def slot_index() -> int:
+    from pyspark import TaskContext
+
+    return TaskContext.get().partitionId()
+
+
+def nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        pass
+    return iter(())
+
+
+def run_gang(
+    session: SparkSession, widths: list[int], layers: list[Any], *, cancelled_first: bool = False
+) -> GangResult:
+    results: list[GangResult] = []
+    gang = Gang(session, f"internals-{time.monotonic_ns()}", widths, layers, results.append)
+    if cancelled_first:
+        gang.cancel()
+    gang.start()
+    assert gang.join(PATIENCE_S), "the gang did not end"
+    return results[0]
+
+
+# -- names and signatures -------------------------------------------------------------------------------------------
+
+
+def test_the_spark_is_one_we_know() -> None:
+    assert pyspark.__version__.startswith("4.3."), (
+        f"Spark is {pyspark.__version__}. Run this file, repair what it names in src/tidegate/spark/, then widen the pin in "
+        "pyproject.toml and this test."
+    )
+
+
+def methods_of(spark: SparkSession, name: str) -> dict[str, list[list[str]]]:
+    """Method name to the parameter types of each of its overloads."""
+    found: dict[str, list[list[str]]] = defaultdict(list)
+    for method in spark._jvm.org.apache.spark.util.Utils.classForName(name, True, False).getMethods():
+        found[method.getName()].append([parameter.getSimpleName() for parameter in method.getParameterTypes()])
+    return found
+
+
+METHODS = [
+    (
+        "org.apache.spark.sql.execution.exchange.ShuffleExchangeExec",
+        "copy",
+        ["Partitioning", "SparkPlan", "ShuffleOrigin", "Option", "boolean"],
+        "spark/pipelined.py copies each exchange with pipelined=true as the fifth and last argument",
+    ),
+    (
+        "org.apache.spark.sql.execution.exchange.ShuffleExchangeExec",
+        "pipelined",
+        [],
+        "the flag that makes a shuffle pipelined; without it there is no pipelined shuffle to ask for",
+    ),
+    (
+        "org.apache.spark.sql.execution.QueryExecution",
+        "executedPlan",
+        [],
+        "spark/pipelined.py copies the physical plan",
+    ),
+    (
+        "org.apache.spark.sql.classic.SparkSession",
+        "internalCreateDataFrame",
+        ["RDD", "StructType", "boolean"],
+        "spark/pipelined.py makes a DataFrame of the copied plan's RDD, so that it runs inside a SQL execution",
+    ),
+    (
+        "org.apache.spark.sql.classic.SparkSession",
+        "setActiveSession",
+        ["SparkSession"],
+        "copying a plan reads the thread's active session, and the coordinator's thread has none by itself",
+    ),
+    (
+        "org.apache.spark.SparkContext",
+        "maxNumConcurrentTasks",
+        ["ResourceProfile"],
+        "spark/session.py counts the slots of the cluster",
+    ),
+    (
+        "org.apache.spark.SparkContext",
+        "cancelJobGroupAndFutureJobs",
+        ["String"],
+        "spark/gang.py cancels an attempt, also one whose job has not been submitted yet",
+    ),
+    ("org.apache.spark.SparkContext", "killExecutor", ["String"], "spark/cluster.py gives a frozen executor up"),
+]
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "parameters", "use"), METHODS, ids=lambda value: str(value).split(".")[-1][:40]
+)
+def test_a_method_of_spark_is_as_we_call_it(
+    spark_session: SparkSession, owner: str, method: str, parameters: list[str], use: str
+) -> None:
+    overloads = methods_of(spark_session, owner).get(method, [])
+    assert parameters in overloads, f"{owner}.{method}{parameters} is gone; there is {overloads}. Used because {use}."
+
+
+def test_settings_of_spark_have_the_names_we_set(spark_session: SparkSession) -> None:
+    known = spark_session._jvm.org.apache.spark.internal.config.ConfigEntry
+    gone = [setting.key for setting in STATIC if known.findEntry(setting.key) is None]
+    gone += [setting.key for setting in SESSION if not spark_session.conf.isModifiable(setting.key)]
+    # Spark sets nothing for names that it does not know, and says nothing either.
+    assert gone == [], f"Spark no longer knows these settings (spark/settings.py): {gone}. Find their new names."
+
+
+def test_pyspark_starts_its_jvm_and_its_workers_as_we_call_it() -> None:
+    from pyspark import SparkContext, daemon, java_gateway
+
+    assert "popen_kwargs" in inspect.signature(java_gateway.launch_gateway).parameters, (
+        "launch_gateway(popen_kwargs=) is gone: spark/jvm_output.py takes the JVM's standard error with it"
+    )
+    assert {"gateway", "conf"} <= set(inspect.signature(SparkContext._ensure_initialized).parameters), (
+        "SparkContext._ensure_initialized(gateway=, conf=) is gone: spark/jvm_output.py hands its JVM over with it"
+    )
+    assert list(inspect.signature(daemon.manager).parameters) == [], (
+        "pyspark.daemon.manager() takes arguments now, or is gone: spark/daemon.py ends by calling it"
+    )
+    assert "interruptOnCancel" in inspect.signature(SparkContext.setJobGroup).parameters, (
+        "setJobGroup(interruptOnCancel=) is gone: without it a cancelled task ends only when its Python does"
+    )
+
+
+# -- the plan -------------------------------------------------------------------------------------------------------
+
+
+def exchanges_of(plan: Any) -> list[Any]:
+    children = plan.children()
+    own = [plan] if plan.getClass().getSimpleName() == "ShuffleExchangeExec" else []
+    return own + [found for i in range(children.size()) for found in exchanges_of(children.apply(i))]
+
+
+def test_a_line_of_layers_is_planned_with_one_exchange_between_two(ours: SparkSession) -> None:
+    frame = build_plan(ours, [2, 3, 2], [nothing, nothing, nothing])
+    plan = frame._jdf.queryExecution().executedPlan()
+    assert [e.outputPartitioning().numPartitions() for e in exchanges_of(plan)] == [2, 3], (
+        f"the plan has other exchanges than one between two layers:\n{plan.treeString()}\nIs AQE on, or has Spark a rule "
+        "that merges or adds exchanges?"
+    )
+    assert [e.pipelined() for e in exchanges_of(plan)] == [False, False]
+    ours._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(ours._jsparkSession)
+    assert [e.pipelined() for e in exchanges_of(_pipelined_copy(ours, plan))] == [True, True], (
+        "ShuffleExchangeExec.copy(..., pipelined) does not set the flag any more (spark/pipelined.py)"
+    )
+
+
+def test_repartition_by_id_sends_a_row_to_the_partition_of_its_number(ours: SparkSession) -> None:
+    frame = ours.range(0, 30, 1, 3).selectExpr("cast(id % 5 as int) as dst").repartitionById(5, "dst")
+    pairs = frame.selectExpr("dst", "spark_partition_id() as partition").distinct().collect()
+    assert sorted((row.dst, row.partition) for row in pairs) == [(n, n) for n in range(5)], (
+        "repartitionById no longer uses the column as the partition's number: frames would reach the wrong slot"
+    )
+
+
+# -- what a running group does --------------------------------------------------------------------------------------
+
+
+def test_frames_of_one_sender_arrive_in_order_and_where_they_were_sent(ours: SparkSession, notes: Notes) -> None:
+    """First in, first out for each writer-reader pair, one row a batch, many rows in flight. The protocol stands on it."""
+    count = 400
+
+    def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        me = slot_index()
+        for first in range(0, count, 40):
+            numbers = range(first, first + 40)
+            yield rows(*((n % 3, json.dumps([me, n]).encode()) for n in numbers))
+
+    def receive(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        got = [json.loads(frame.as_py()) for batch in batches for frame in batch.column(1)]
+        notes.write(f"got-{slot_index()}", got)
+        return iter(())
+
+    run_pipelined(ours, build_plan(ours, [2, 3], [send, receive]))
+
+    for receiver in range(3):
+        (got,) = notes.read(f"got-{receiver}")
+        for sender in range(2):
+            assert [n for who, n in got if who == sender] == list(range(receiver, count, 3)), (
+                f"frames from sender {sender} to receiver {receiver} came out of order, twice, not at all or elsewhere: the "
+                "pipelined shuffle is no longer FIFO for a pair, and no checkpoint can be trusted"
+            )
+
+
+def test_a_frame_arrives_only_when_another_row_follows(ours: SparkSession, notes: Notes) -> None:
+    """Sender and receiver run at the same time; but the receiver's JVM asks for the next row before it hands one on."""
+
+    def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        yield rows((0, b"first"))
+        notes.write("alone", notes.appears("first", LOOK_AHEAD_S))
+        yield rows((0, b"second"))
+        notes.write("followed", notes.appears("first", PATIENCE_S))
+
+    def receive(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for frame in batch.column(1):
+                notes.write(frame.as_py().decode(), True)
+        return iter(())
+
+    run_pipelined(ours, build_plan(ours, [1, 1], [send, receive]))
+
+    assert notes.read("followed") == [True], "a frame did not arrive while its sender ran: the shuffle is not pipelined"
+    assert notes.read("alone") == [False], (
+        "a frame arrived though nothing followed it: Spark has lost its look-ahead (writeSizedBatch in "
+        "PythonArrowInput.scala). Good news: Flush frames (task/outbox.py) are not needed any more, and the channels of "
+        "testing/runner.py should stop imitating it."
+    )
+
+
+def test_our_settings_reach_the_worker_and_stay_out_of_the_users(
+    spark_session: SparkSession, ours: SparkSession, notes: Notes
+) -> None:
+    def told(name: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            sizes = [batch.num_rows for batch in batches]
+            asked = ("SPARK_BUFFER_SIZE", "SPARK_PIPELINED_UDF", "PYTHON_UNIX_DOMAIN_ENABLED", "OPENBLAS_NUM_THREADS")
+            notes.write(name, {"sizes": sizes, **{key: os.environ.get(key, "") for key in asked}})
+            return iter(())
+
+        return run
+
+    def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        yield rows(*((0, b"frame") for _ in range(20)))
+
+    run_pipelined(ours, build_plan(ours, [1, 1], [send, told("ours")]))
+    spark_session.range(0, 20, 1, 1).mapInArrow(told("theirs"), "id long").collect()
+
+    (slot,), (udf,) = notes.read("ours"), notes.read("theirs")
+    assert slot["sizes"] == [1] * 20, (
+        "a row is a frame, but Spark batches them: maxRecordsPerBatch=1 has not reached the slot"
+    )
+    assert slot["SPARK_BUFFER_SIZE"] == "256", (
+        "pandas.udf.buffer.size has not reached the slot: frames wait in a buffer"
+    )
+    assert slot["SPARK_PIPELINED_UDF"] == "1", (
+        "workers do not read and write at the same time: a slot would block itself"
+    )
+    assert slot["PYTHON_UNIX_DOMAIN_ENABLED"].lower() == "true", "the worker talks TCP to its JVM: 10 ms a hop"
+    assert slot["OPENBLAS_NUM_THREADS"] == "1", "the worker was not forked by tidegate.spark.daemon"
+    assert udf["sizes"] == [20], "our settings have reached the user's own session"
+    assert udf["SPARK_BUFFER_SIZE"] == "65536", "our settings have reached the user's own session"
+
+
+# -- how a group ends -------------------------------------------------------------------------------------------------
+
+
+def test_slots_are_counted_and_too_few_are_told_apart_from_a_failure(
+    spark_session: SparkSession, ours: SparkSession
+) -> None:
+    assert total_slots(spark_session) == int(spark_session.sparkContext.master.removeprefix("local[").rstrip("]"))
+    half = total_slots(spark_session) // 2 + 1
+    result = run_gang(ours, [half, half], [nothing, nothing])
+    assert result.end is GangEnd.NO_SLOTS, (
+        f"Spark says it in other words when slots are missing (spark/gang.py looks for INSUFFICIENT_SLOT): {result.message}"
+    )
+    assert "CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT" in result.message
+
+
+def test_one_failed_task_ends_the_whole_group(ours: SparkSession) -> None:
+    """Which task Spark names is chance: the one that failed, or a neighbour that lost it. So slots report themselves."""
+
+    def fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        if slot_index() == 1:
+            raise ValueError("just this one")
+        threading.Event().wait()  # for ever: only the end of the group ends it
+        yield rows((0, b""))
+
+    result = run_gang(ours, [3, 2], [fails, nothing])
+    assert result.end is GangEnd.FAILED
+    assert "Job aborted due to stage failure" in result.message
+
+
+def test_a_group_that_is_cancelled_before_it_starts_does_not_run(ours: SparkSession, notes: Notes) -> None:
+    def runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        notes.write("ran", True)
+        return nothing(batches)
+
+    result = run_gang(ours, [2], [runs], cancelled_first=True)
+    assert result.end is GangEnd.FAILED
+    assert notes.read("ran") == [], "cancelJobGroupAndFutureJobs does not cancel future jobs any more (spark/gang.py)"
+
+
+def test_a_plan_is_good_for_one_run_and_a_second_is_built_anew(ours: SparkSession, notes: Notes) -> None:
+    def runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        notes.write("ran", slot_index())
+        return nothing(batches)
+
+    for _ in range(2):
+        run_pipelined(ours, build_plan(ours, [1, 2], [nothing, runs]))
+    assert sorted(notes.read("ran")) == [0, 0, 1, 1]
