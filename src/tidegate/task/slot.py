@@ -45,7 +45,7 @@ from tidegate.task.committing import Commits
 from tidegate.task.held import HeldFrames
 from tidegate.task.in_flight import edge_name, read_in_flight, remainder
 from tidegate.task.mailbox import BarrierArrived, Letter, Mailbox
-from tidegate.task.operators.base import OperatorFailed, OperatorSnapshot
+from tidegate.task.operators.base import OperatorFailed, OperatorSnapshot, RunningOperator
 from tidegate.task.operators.build import OperatorSurroundings
 from tidegate.task.operators.timers import Time
 from tidegate.task.outbox import Outbox
@@ -101,7 +101,7 @@ class SlotProgram:
 class _Work:
     """A frame's records, part of which may have been processed."""
 
-    chain: HostedChain
+    operator: RunningOperator
     input_index: int
     frame: Frame
     batch: Batch
@@ -165,11 +165,12 @@ class Slot:
             send_to_driver=lambda uid, subtask, topic, payload: control.send(ToDriver(uid, subtask, topic, payload)),
         )
         self.chains = host_chains(program.plan, self.id, self.outbox, around)
-        self._inputs: dict[int, HostedChain] = {
-            edge.index: chain
+        self._receivers: dict[int, tuple[HostedChain, RunningOperator]] = {
+            edge.index: (chain, operator)
             for chain in self.chains
+            for operator in chain.operators
             for edge in program.plan.edges
-            if edge.edge.downstream == chain.head.uid
+            if edge.edge.downstream == operator.uid
         }
         self._sources = [chain for chain in self.chains if chain.source is not None]
         paths = JobPaths(program.plan.job)
@@ -381,7 +382,7 @@ class Slot:
         for file in start.in_flight:
             for section, rows in read_sections(self._storage, file):
                 edge = edges[section.state]
-                chain = self._inputs[edge.index]
+                chain, _ = self._receivers[edge.index]
                 for frame in read_in_flight(rows, edge, chain.subtask, old_parallelism[section.uid]):
                     frames.append(frame)
         if len(frames):
@@ -473,8 +474,8 @@ class Slot:
                 assert_never(frame.kind)
 
     def _deliver(self, frame: Frame, edge: PlannedEdge) -> None:
-        chain = self._inputs.get(frame.edge)
-        if chain is None or chain.subtask != frame.target:
+        chain, operator = self._receivers.get(frame.edge, (None, None))
+        if chain is None or operator is None or chain.subtask != frame.target:
             raise ProtocolViolation(
                 f"slot {self.id} got a frame for subtask {frame.target} of {edge.edge.downstream!r}"
             )
@@ -484,7 +485,7 @@ class Slot:
         elif frame.kind is Kind.WATERMARK:
             chain.on_watermark((frame.edge, frame.origin), frame.value)
         else:
-            self._work = _Work(chain, edge.edge.input_index, frame, decode_records(frame, edge.record_type))
+            self._work = _Work(operator, edge.edge.input_index, frame, decode_records(frame, edge.record_type))
             self._go_on()
 
     def _go_on(self) -> None:
@@ -493,7 +494,7 @@ class Slot:
         assert work is not None
         stop = min(work.position + self._slices.rows, len(work.batch))
         began = self._clock()
-        work.chain.deliver(work.batch.slice(work.position, stop), work.input_index)
+        work.operator.run(work.batch.slice(work.position, stop), work.input_index)
         self._slices.took(stop - work.position, self._clock() - began)
         work.position = stop
         if stop == len(work.batch):
