@@ -24,8 +24,8 @@ import msgspec
 
 from tidegate.batch import Batch
 from tidegate.errors import ProtocolViolation
-from tidegate.graph.plan import JobPlan, PlannedEdge
-from tidegate.ids import AttemptId, ChannelId, CheckpointId, SlotId
+from tidegate.graph.plan import PlannedEdge
+from tidegate.ids import ChannelId, CheckpointId
 from tidegate.protocol.alignment import (
     AlignmentAction,
     BarrierAligner,
@@ -36,20 +36,20 @@ from tidegate.protocol.alignment import (
     ReleaseChannels,
     TakeSnapshot,
 )
-from tidegate.storage.metadata import IN_FLIGHT
 from tidegate.storage.paths import JobPaths
-from tidegate.storage.snapshot_file import read_sections
 from tidegate.task.capture import Capture
 from tidegate.task.chains import HostedChain, host_chains
 from tidegate.task.committing import Commits
 from tidegate.task.held import HeldFrames
-from tidegate.task.in_flight import edge_name, read_in_flight, remainder
+from tidegate.task.in_flight import remainder
 from tidegate.task.mailbox import BarrierArrived, Letter, Mailbox
 from tidegate.task.operators.base import OperatorFailed, OperatorSnapshot, RunningOperator
 from tidegate.task.operators.build import OperatorSurroundings
 from tidegate.task.operators.timers import Time
 from tidegate.task.outbox import Outbox
 from tidegate.task.ports import Background, ControlPort, CrashPoints, SnapshotStorage
+from tidegate.task.program import SlotProgram
+from tidegate.task.restore import in_flight_frames, open_operators, restore_state
 from tidegate.task.slicing import SliceSizer
 from tidegate.task.snapshots import SnapshotUploader
 from tidegate.wire.control import (
@@ -72,29 +72,6 @@ from tidegate.wire.records import decode_records
 
 #: An idle slot has time for small frames: it sends that many times in one buffer timeout.
 IDLE_SENDS_PER_TIMEOUT = 4
-
-
-@dataclass(frozen=True, slots=True)
-class SlotSettings:
-    """Bounds and times of a slot."""
-
-    exactly_once: bool = True  #: False: at-least-once, nothing is held back
-    buffer_timeout_s: float = 0.010
-    inbox_bytes: int = 2 << 20
-    held_memory_bytes: int = 32 << 20
-    held_disk_bytes: int = 1 << 30
-    inline_limit_bytes: int = 20 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class SlotProgram:
-    """What is shipped to a slot for one attempt."""
-
-    plan: JobPlan
-    slot: SlotId
-    attempt: AttemptId
-    frame_key: bytes
-    settings: SlotSettings
 
 
 @dataclass(slots=True)
@@ -331,36 +308,17 @@ class Slot:
             raise ProtocolViolation(f"slot {self.id} was started twice")
         self._started = True
         self._restore_began = self._clock()
-        restores = {(restore.uid, restore.subtask): restore for restore in start.subtasks}
-        backends = {op.uid: op.backend for chain in self.chains for op in chain.operators if op.backend is not None}
-        for file in start.files:
-            for section, batch in read_sections(self._storage, file):
-                backend = backends.get(section.uid)
-                if section.kind == IN_FLIGHT:
-                    continue
-                if backend is None:
-                    raise ProtocolViolation(
-                        f"state of {section.uid!r} was given to slot {self.id}, which has no such operator"
-                    )
-                backend.restore(section.state, section.kind, [batch])
-        self._restore_in_flight(start)
-        fresh = start.restored_from is None
-        for chain in self.chains:
-            for operator in chain.operators:
-                restore = restores.get((operator.uid, operator.subtask))
-                operator.ended = restore is not None and restore.ended
-                if restore is not None and restore.watermark is not None and operator is chain.head:
-                    chain.restore_watermark(restore.watermark)
-                try:
-                    # On a fresh start only sources are told something: their splits.
-                    operator.open(restore if not fresh or operator is chain.source else None)
-                except Exception as error:
-                    raise OperatorFailed(operator, error) from error
+        restore_state(self._storage, start, self.chains)
+        frames = self._new_held()
+        for frame in in_flight_frames(self._storage, start, self._plan, self._receivers):
+            frames.append(frame)
+        if len(frames):
+            self._backlog.append(frames)
+        open_operators(start, self.chains)
         self._crash_points.reach("slot.restored", self.id, start.restored_from)
-        if fresh:
+        if start.restored_from is None:
             self._become_ready()
         else:
-            assert start.restored_from is not None
             self._restored_from = CheckpointId(start.restored_from)
             self._commits.commit_up_to(self._restored_from)
 
@@ -374,20 +332,6 @@ class Slot:
         self._last_flush = self._clock()
         self._control.send(Ready(self._clock() - self._restore_began))
 
-    def _restore_in_flight(self, start: Start) -> None:
-        """What was under way to this slot's operators is processed first, in order, before anything new."""
-        edges = {edge_name(edge): edge for edge in self._plan.edges}
-        old_parallelism = {restore.uid: restore.old_parallelism for restore in start.subtasks}
-        frames = self._new_held()
-        for file in start.in_flight:
-            for section, rows in read_sections(self._storage, file):
-                edge = edges[section.state]
-                chain, _ = self._receivers[edge.index]
-                for frame in read_in_flight(rows, edge, chain.subtask, old_parallelism[section.uid]):
-                    frames.append(frame)
-        if len(frames):
-            self._backlog.append(frames)
-
     def _trigger(self, checkpoint: CheckpointId, unaligned_after_s: float | None) -> None:
         now = self._clock()
         self._triggered_at[checkpoint] = now
@@ -396,7 +340,11 @@ class Slot:
             self.mailbox.open_for(checkpoint)
         if self._is_first_layer:
             self._crash_points.reach("source.before-barrier", self.id, checkpoint)
-            self._checkpoint(checkpoint, barrier_flags(unaligned_after_s))
+            # Restored in-flight records may still wait here, where no barrier comes behind them: they go on waiting.
+            waiting = self._unprocessed(checkpoint, arrived=frozenset())
+            self._checkpoint(checkpoint, barrier_flags(unaligned_after_s), capture=waiting if waiting.frames else None)
+            if waiting.frames:
+                self._captured(checkpoint)
 
     def _barrier_arrived(self, checkpoint: CheckpointId, unaligned: bool) -> None:
         if checkpoint <= self._aligner.done:
@@ -576,6 +524,13 @@ class Slot:
         actions, arrived = overtaken
         began = self._alignment_began if arrived else self._clock()
         self._crash_points.reach("slot.aligned", self.id, checkpoint)
+        capture = self._unprocessed(checkpoint, arrived)
+        self._act(actions)  # releases what was held for an older checkpoint, or behind this one's barriers
+        self.mailbox.capture(capture, lambda: self._captured(checkpoint))
+        self._checkpoint(checkpoint, FLAG_UNALIGNED, self._clock() - began, capture=capture)
+
+    def _unprocessed(self, checkpoint: CheckpointId, arrived: frozenset[ChannelId]) -> Capture:
+        """What this slot has taken from the mailbox and not processed: the rest of a frame, and released frames."""
         capture = Capture(checkpoint, {channel for channel in range(len(self._sequences)) if channel not in arrived})
         work = self._work
         if work is not None:
@@ -583,9 +538,7 @@ class Slot:
         for waiting in self._backlog:
             for frame in waiting:
                 capture.offer(frame)
-        self._act(actions)  # releases what was held for an older checkpoint, or behind this one's barriers
-        self.mailbox.capture(capture, lambda: self._captured(checkpoint))
-        self._checkpoint(checkpoint, FLAG_UNALIGNED, self._clock() - began, capture=capture)
+        return capture
 
     def _captured(self, checkpoint: CheckpointId) -> None:
         """Every channel's barrier has come: the cut is whole."""
