@@ -47,6 +47,9 @@ class JobConfig:
     """Defaults work. Times in seconds."""
 
     interval_s: float | None = None
+    mode: str = "exactly-once"  #: or "at-least-once"
+    unaligned: bool = False
+    aligned_timeout_s: float = 0.0  #: with `unaligned`: start aligned, turn unaligned after so long
     storage: str | None = None
     timeout_s: float = 600.0
     min_pause_s: float = 0.0
@@ -73,6 +76,7 @@ class JobConfig:
             min_pause_s=self.min_pause_s,
             max_concurrent=self.max_concurrent,
             tolerable_failures=self.tolerable_failures,
+            unaligned_after_s=self.aligned_timeout_s if self.unaligned else None,
         )
 
     def validate(self) -> None:
@@ -85,6 +89,17 @@ class JobConfig:
             raise ConfigurationError("resume needs the storage that holds the job's checkpoints")
         if self.interval_s is not None and self.interval_s < MINIMAL_INTERVAL_S:
             raise ConfigurationError(f"a checkpoint interval below {MINIMAL_INTERVAL_S * 1000:g} ms is not possible")
+        if self.mode not in ("exactly-once", "at-least-once"):
+            raise ConfigurationError(
+                f'checkpoint mode {self.mode!r} is unknown: use "exactly-once" or "at-least-once"; without checkpoints (leave '
+                "out `every`) a record is processed at most once"
+            )
+        if self.unaligned and self.mode != "exactly-once":
+            raise ConfigurationError("unaligned checkpoints are exactly-once; at-least-once never aligns, so it needs no other")
+        if self.unaligned and self.max_concurrent > 1:
+            raise ConfigurationError("unaligned checkpoints run one at a time: set max_concurrent=1")
+        if self.aligned_timeout_s and not self.unaligned:
+            raise ConfigurationError("aligned_timeout turns a checkpoint unaligned: set unaligned=True as well")
         if self.max_concurrent < 1 or self.retained < 1:
             raise ConfigurationError("max_concurrent and retained must be at least 1")
         if self.parallelism is not None and self.parallelism < 1:

@@ -27,7 +27,7 @@ from tidegate.graph.plan import JobPlan, plan_job
 from tidegate.graph.specs import SinkSpec, SourceSpec, user_function_of
 from tidegate.storage.store import ObjectStore, open_store, write_probe
 from tidegate.task.ports import NoCrashPoints
-from tidegate.task.slot import SlotSettings
+from tidegate.task.program import SlotSettings
 from tidegate.wire.control import ToDriver
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ def open_job_store(config: JobConfig) -> ObjectStore:
 
 def slot_settings(config: JobConfig) -> SlotSettings:
     return SlotSettings(
+        exactly_once=config.mode == "exactly-once",
         buffer_timeout_s=config.buffer_timeout_s,
         inbox_bytes=config.inbox_bytes,
         held_memory_bytes=config.held_memory_bytes,

@@ -160,10 +160,16 @@ def test_a_key_for_flink_s_own_processes_is_told_apart() -> None:
 
 
 def test_a_fixed_key_is_accepted_with_its_one_value_and_refused_with_others() -> None:
-    assert configured("execution.checkpointing.mode=exactly_once") == JobConfig()
+    assert configured("execution.checkpointing.incremental=false") == JobConfig()
 
-    message = refusal("execution.checkpointing.mode=AT_LEAST_ONCE")
-    assert "AT_LEAST_ONCE is not supported yet, only EXACTLY_ONCE" in message
+    message = refusal("execution.checkpointing.incremental=true")
+    assert "true is not supported yet, only false" in message
+
+
+def test_the_guarantee_is_one_setting_with_flinks_words() -> None:
+    assert configured("execution.checkpointing.mode=AT_LEAST_ONCE").mode == "at-least-once"
+    assert configured("execution.checkpointing.mode=exactly_once") == JobConfig()
+    assert "neither EXACTLY_ONCE nor AT_LEAST_ONCE" in refusal("execution.checkpointing.mode=once")
 
 
 @pytest.mark.parametrize(

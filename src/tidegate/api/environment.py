@@ -64,6 +64,9 @@ class StreamEnvironment:
         *,
         every: Duration | None = None,
         storage: str,
+        mode: str = "exactly-once",
+        unaligned: bool = False,
+        aligned_timeout: Duration = "0s",
         timeout: Duration = "10min",
         min_pause: Duration = "0s",
         max_concurrent: int = 1,
@@ -76,10 +79,17 @@ class StreamEnvironment:
 
         `resume="latest"` continues where the last run left off, if there was one; a path or "chk-17" continues from that
         checkpoint. Without it, a folder in which the job has run before is refused.
+
+        `unaligned=True`: barriers overtake records, which become part of the checkpoint; for jobs under back-pressure. With
+        `aligned_timeout` a checkpoint starts aligned and overtakes only when it takes longer. `mode="at-least-once"`
+        never holds records back: some may be counted twice after a failure.
         """
         self._config = replace(
             self._config,
             interval_s=None if every is None else seconds(every, "checkpointing(every=...)"),
+            mode=mode,
+            unaligned=unaligned,
+            aligned_timeout_s=seconds(aligned_timeout, "checkpointing(aligned_timeout=...)"),
             storage=storage,
             timeout_s=seconds(timeout, "checkpointing(timeout=...)"),
             min_pause_s=seconds(min_pause, "checkpointing(min_pause=...)"),

@@ -81,6 +81,13 @@ def flag(text: str, where: str) -> bool:
     raise ConfigurationError(f"{where}: {text!r} is neither true nor false")
 
 
+def mode(text: str, where: str) -> str:
+    found = text.strip().upper().replace("-", "_")
+    if found not in ("EXACTLY_ONCE", "AT_LEAST_ONCE"):
+        raise ConfigurationError(f"{where}: {text!r} is neither EXACTLY_ONCE nor AT_LEAST_ONCE")
+    return found.lower().replace("_", "-")
+
+
 def word(text: str, where: str) -> str:
     if not text.strip():
         raise ConfigurationError(f"{where}: the value is empty")

@@ -41,6 +41,12 @@ OPTIONS = (
     Option("execution.checkpointing.dir", "storage", read.word, "none",
            "where checkpoints and the job's log are kept: file:///..., s3://..., gs://..., az://...",
            ("state.checkpoints.dir",)),
+    Option("execution.checkpointing.mode", "mode", read.mode, "EXACTLY_ONCE",
+           "EXACTLY_ONCE, or AT_LEAST_ONCE: nothing is held back, some records may count twice after a failure"),
+    Option("execution.checkpointing.unaligned.enabled", "unaligned", read.flag, "false",
+           "barriers overtake records, which become part of the checkpoint", ("execution.checkpointing.unaligned",)),
+    Option("execution.checkpointing.aligned-checkpoint-timeout", "aligned_timeout_s", read.duration, "0 s",
+           "with unaligned: start aligned, overtake after so long"),
     Option("execution.checkpointing.timeout", "timeout_s", read.duration, "10 min",
            "a checkpoint that takes longer is given up"),
     Option("execution.checkpointing.min-pause", "min_pause_s", read.duration, "0 s",
@@ -103,9 +109,6 @@ OPTIONS = (
 )  # fmt: skip
 
 FIXED = (
-    FixedOption("execution.checkpointing.mode", "EXACTLY_ONCE", "checkpoints are exactly-once"),
-    FixedOption("execution.checkpointing.unaligned.enabled", "false", "checkpoints are aligned",
-                ("execution.checkpointing.unaligned",)),
     FixedOption("execution.checkpointing.incremental", "false", "every checkpoint is complete in itself",
                 ("state.backend.incremental",)),
     FixedOption("execution.checkpointing.storage", "filesystem", "set execution.checkpointing.dir",
@@ -126,7 +129,6 @@ FIXED = (
 
 #: Flink's keys that a user may well try, by name; all are refused with "not supported yet".
 UNSUPPORTED = (
-    "execution.checkpointing.aligned-checkpoint-timeout",
     "execution.checkpointing.cleaner.parallel-mode",
     "execution.checkpointing.during-recovery.enabled",
     "execution.checkpointing.file-merging.across-checkpoint-boundary",

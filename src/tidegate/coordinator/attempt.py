@@ -247,7 +247,7 @@ class Attempt:
                         slots=len(self.starts),
                     )
                 )
-                self._tell_all(Trigger(checkpoint))
+                self._tell_all(Trigger(checkpoint, self.policy.unaligned_after_s))
                 self.crash_points.reach("driver.triggered", None, checkpoint)
             case StoreCheckpoint():
                 triggered_at = self._statistics[action.checkpoint].triggered_at

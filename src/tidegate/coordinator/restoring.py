@@ -10,6 +10,7 @@ A subtask has had its end of input only if the checkpoint says so and nothing ca
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 from tidegate.connectors.contract import Split
@@ -20,7 +21,7 @@ from tidegate.graph.specs import SourceSpec, keys_of
 from tidegate.ids import SlotId
 from tidegate.protocol.watermarks import MAX_WATERMARK
 from tidegate.state.key_groups import key_group_range
-from tidegate.storage.metadata import CheckpointMetadata, FileRef, SectionRef, SplitState, SubtaskSnapshot
+from tidegate.storage.metadata import IN_FLIGHT, CheckpointMetadata, FileRef, SectionRef, SplitState, SubtaskSnapshot
 from tidegate.storage.snapshot_file import select_sections
 from tidegate.wire.control import Start, SubtaskRestore
 
@@ -37,6 +38,7 @@ def plan_start(
     """
     old = _by_uid(metadata)
     if metadata is not None:
+        _refuse_lost_edges(plan, metadata)
         _refuse_dropped(plan, metadata, old, allow_dropped_state)
     splits = _deal_splits(plan, old, discovered)
     ended = _ended(plan, old, splits)
@@ -58,6 +60,7 @@ def plan_start(
                 restored_from=None if metadata is None else metadata.checkpoint,
                 subtasks=subtasks,
                 files=[] if metadata is None else _files_for(metadata, ranges),
+                in_flight=[] if metadata is None else _in_flight_for(metadata, {restore.uid for restore in subtasks}),
             )
     return starts
 
@@ -158,6 +161,7 @@ def _restore(
     ended: dict[str, list[bool]],
 ) -> SubtaskRestore:
     return SubtaskRestore(
+        old_parallelism=len(old),
         uid=operator.uid,
         subtask=subtask,
         ended=ended[operator.uid][subtask],
@@ -188,7 +192,32 @@ def _key_ranges(chain: Chain, subtask: int) -> dict[str, range]:
 
 def _files_for(metadata: CheckpointMetadata, ranges: dict[str, range]) -> list[FileRef]:
     def wanted(section: SectionRef) -> bool:
-        return section.uid in ranges and section.key_group in ranges[section.uid]
+        return section.uid in ranges and section.key_group in ranges[section.uid] and section.kind != IN_FLIGHT
 
     files = (select_sections(slot.file, wanted) for slot in metadata.slots)
     return [file for file in files if file.sections]
+
+
+def _in_flight_for(metadata: CheckpointMetadata, uids: set[str]) -> list[FileRef]:
+    """Files with records that were under way to these operators. What stood nearer to them is older, so it comes first."""
+
+    def wanted(section: SectionRef) -> bool:
+        return section.kind == IN_FLIGHT and section.uid in uids
+
+    slots = sorted(metadata.slots, key=lambda slot: (-slot.layer, slot.index))
+    files = (select_sections(slot.file, wanted) for slot in slots)
+    return [file for file in files if file.sections]
+
+
+def _refuse_lost_edges(plan: JobPlan, metadata: CheckpointMetadata) -> None:
+    """In-flight records need the edge that they were on."""
+    edges = {json.dumps(edge.edge.identity) for edge in plan.edges}
+    for slot in metadata.slots:
+        for section in slot.file.sections:
+            if section.kind == IN_FLIGHT and section.state not in edges:
+                upstream, _, downstream, _ = json.loads(section.state)
+                raise ConfigurationError(
+                    f"checkpoint {metadata.checkpoint} is unaligned and holds records under way from {upstream!r} to "
+                    f"{downstream!r}, an edge that the job no longer has. Restore it with the old program, take an aligned "
+                    "checkpoint, and change the program then."
+                )

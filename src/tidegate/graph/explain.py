@@ -29,7 +29,7 @@ def explain_plan(plan: JobPlan) -> str:
         for chain in layer.chains:
             lines.append(f"  chain, parallelism {chain.parallelism}, {_slots_of(plan, chain)}")
             lines += [f"    {line}" for line in _operator_lines(plan, chain, chain.head)]
-        for edge in plan.edges:
+        for edge in (edge for edge in plan.edges if not edge.is_chained):
             if edge.from_layer < number < edge.to_layer:
                 lines.append(f"  relays {edge.edge.upstream} to {edge.edge.downstream}")
     untyped = [_name(planned.operator) for planned in plan.operators if _is_untyped(planned)]

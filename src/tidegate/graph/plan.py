@@ -67,7 +67,8 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class PlannedEdge:
-    """A logical edge that crosses slots."""
+    """A logical edge with its place. One inside a chain is a function call; it has an index only for a restore: records
+    may have been under way on it when it crossed slots, at another parallelism."""
 
     index: EdgeIndex
     edge: Edge
@@ -83,6 +84,10 @@ class PlannedEdge:
     @property
     def partitioning(self) -> Partitioning:
         return self.edge.partitioning
+
+    @property
+    def is_chained(self) -> bool:
+        return self.from_layer == self.to_layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +238,7 @@ def _lay_out(
             up_offset=offsets[chain_of[edge.upstream]],
             down_offset=offsets[chain_of[edge.downstream]],
         )
-        for index, edge in enumerate(network)
+        for index, edge in enumerate([*network, *(edge for edge in edges if edge not in network)])
     )
 
     def planned(uid: OperatorUid) -> PlannedOperator:
@@ -246,7 +251,7 @@ def _lay_out(
                 for e in edges
                 if e.upstream == uid and chain_of[e.downstream] == chain_of[uid]
             ),
-            network=tuple(e.index for e in planned_edges if e.edge.upstream == uid),
+            network=tuple(e.index for e in planned_edges if e.edge.upstream == uid and not e.is_chained),
         )
 
     layers = tuple(

@@ -100,6 +100,26 @@ class BarrierAligner:
                 self._pass(min(self.aborted))
         return []
 
+    def overtake(self, checkpoint: CheckpointId) -> tuple[list[AlignmentAction], frozenset[ChannelId]] | None:
+        """The checkpoint is taken now, whatever channels its barrier has not come on: it turns unaligned here.
+
+        None when it is late. Else what follows from it, and the channels behind whose barrier everything waits already.
+        """
+        if checkpoint <= self.done or checkpoint in self.aborted:
+            return None
+        if self.aligning is not None and checkpoint < self.aligning:
+            return None
+        actions: list[AlignmentAction] = []
+        arrived: frozenset[ChannelId] = frozenset()
+        if self.aligning == checkpoint:
+            arrived = frozenset(self.arrived)
+        elif self.aligning is not None:
+            actions.append(GiveUp(self.aligning))
+        if self.aligning is not None:
+            actions.append(ReleaseChannels())
+        self._finish(checkpoint)
+        return actions, arrived
+
     def _finish(self, checkpoint: CheckpointId) -> None:
         self.aligning = None
         self.arrived.clear()
@@ -108,3 +128,43 @@ class BarrierAligner:
     def _pass(self, checkpoint: CheckpointId) -> None:
         self.done = max(self.done, checkpoint)
         self.aborted = {id for id in self.aborted if id > self.done}
+
+
+@dataclass(slots=True)
+class BarrierTracker:
+    """At-least-once: never holds back; the snapshot is taken when the last barrier has come.
+
+    Records that came behind an early barrier are in it, and come again after a restore.
+    """
+
+    channels: frozenset[ChannelId]
+    pending: dict[CheckpointId, set[ChannelId]] = field(default_factory=dict)  #: the channels each barrier came on
+    done: CheckpointId = CheckpointId(0)
+    aligning: CheckpointId | None = None  #: the oldest one under way
+
+    def is_held(self, channel: ChannelId) -> bool:
+        return False
+
+    def on_barrier(self, channel: ChannelId, checkpoint: CheckpointId) -> list[AlignmentAction]:
+        if checkpoint <= self.done:
+            return []
+        came = self.pending.setdefault(checkpoint, set())
+        came.add(channel)
+        actions: list[AlignmentAction] = []
+        if came == self.channels:
+            actions = [ForwardBarrier(checkpoint), TakeSnapshot(checkpoint)]
+            self._pass(checkpoint)
+        self.aligning = min(self.pending, default=None)
+        return actions
+
+    def on_abort(self, checkpoint: CheckpointId) -> list[AlignmentAction]:
+        self._pass(checkpoint)
+        self.aligning = min(self.pending, default=None)
+        return []
+
+    def overtake(self, checkpoint: CheckpointId) -> None:
+        return None
+
+    def _pass(self, checkpoint: CheckpointId) -> None:
+        self.done = max(self.done, checkpoint)
+        self.pending = {id: came for id, came in self.pending.items() if id > self.done}

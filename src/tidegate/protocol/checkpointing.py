@@ -30,6 +30,7 @@ class CheckpointPolicy:
     min_pause_s: float = 0.0
     max_concurrent: int = 1
     tolerable_failures: int = 0
+    unaligned_after_s: float | None = None  #: None: aligned; 0: unaligned; else aligned for so long first
 
 
 class Purpose(enum.Enum):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tidegate.graph.plan import JobPlan
     from tidegate.spark.pipelined import LayerFunction
     from tidegate.task.ports import CrashPoints
-    from tidegate.task.slot import SlotSettings
+    from tidegate.task.program import SlotSettings
 
 LOCAL_EXECUTOR = "driver"  #: Spark's name for it in local mode
 

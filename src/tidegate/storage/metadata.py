@@ -14,6 +14,7 @@ import msgspec
 from tidegate.errors import CheckpointDamaged
 
 FORMAT_VERSION = 1
+IN_FLIGHT = "in-flight"  #: kind of a section that holds records under way, of an unaligned checkpoint
 
 
 class SectionRef(msgspec.Struct, frozen=True):

@@ -48,9 +48,6 @@ class HostedChain:
     def sinks(self) -> list[SinkOperator]:
         return [operator for operator in self.operators if isinstance(operator, SinkOperator)]
 
-    def deliver(self, batch: Batch, input_index: int) -> None:
-        self.head.run(batch, input_index)
-
     def flush(self) -> None:
         for writer in self.writers:
             writer.flush()

@@ -10,6 +10,7 @@ import os
 import struct
 import tempfile
 from collections import deque
+from collections.abc import Iterator
 from typing import IO
 
 from tidegate.wire.frame import Frame, Kind
@@ -63,6 +64,14 @@ class HeldFrames:
         if not self._on_disk:
             self.close()
         return frame
+
+    def __iter__(self) -> Iterator[Frame]:
+        """Look at all, oldest first, without taking any."""
+        yield from self._memory
+        read_at, on_disk = self._read_at, self._on_disk
+        for _ in range(on_disk):
+            yield self._read_back()
+        self._read_at, self._on_disk = read_at, on_disk
 
     def close(self) -> None:
         if self._file is not None:

@@ -9,19 +9,34 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Union
 
+from tidegate.task.capture import Capture
 from tidegate.wire.control import ToSlot
-from tidegate.wire.frame import Frame
+from tidegate.wire.frame import FLAG_TIMEOUTABLE, FLAG_UNALIGNED, Frame, Kind
 
-Letter = Union[ToSlot, Callable[[], None]]  #: a message, or a call to make in the task's thread
+
+@dataclass(frozen=True, slots=True)
+class BarrierArrived:
+    """The reader has seen a barrier that may not wait for its turn."""
+
+    checkpoint: int
+    unaligned: bool
+
+
+Letter = Union[ToSlot, BarrierArrived, Callable[[], None]]  #: a message, or a call to make in the task's thread
 
 
 class Mailbox:
     """Thread-safe."""
 
-    def __init__(self, frames_limit_bytes: int) -> None:
+    def __init__(self, frames_limit_bytes: int, opened_limit_bytes: int = 64 << 20) -> None:
         self._limit = frames_limit_bytes
+        self._opened_limit = max(frames_limit_bytes, opened_limit_bytes)  #: while an unaligned checkpoint is under way
+        self._opened_for: set[int] = set()
+        self._capture: Capture | None = None
+        self._on_captured: Callable[[], None] | None = None
         self._changed = threading.Condition()
         self._letters: deque[Letter] = deque()
         self._frames: deque[Frame] = deque()
@@ -40,7 +55,7 @@ class Mailbox:
     def put_frame(self, frame: Frame, wait: bool = True) -> bool:
         """Wait while the bound is passed. False when the slot is closed (or, without waiting, when it is full)."""
         with self._changed:
-            while self._frames_bytes >= self._limit and not self._closed:
+            while self._frames_bytes >= self._current_limit() and not self._closed:
                 if not wait:
                     return False
                 self._changed.wait()
@@ -48,8 +63,22 @@ class Mailbox:
                 return False
             self._frames.append(frame)
             self._frames_bytes += frame.size_bytes
+            if frame.kind is Kind.CHECKPOINT_BARRIER and frame.flags & (FLAG_UNALIGNED | FLAG_TIMEOUTABLE):
+                self._letters.append(BarrierArrived(frame.value, bool(frame.flags & FLAG_UNALIGNED)))
+            if self._capture is not None:
+                self._capture.offer(frame)
+                self._tell_captured()
             self._changed.notify_all()
             return True
+
+    def _current_limit(self) -> int:
+        return self._opened_limit if self._opened_for else self._limit
+
+    def _tell_captured(self) -> None:
+        if self._capture is not None and self._capture.is_complete and self._on_captured is not None:
+            self._letters.append(self._on_captured)
+            self._opened_for.discard(self._capture.checkpoint)
+            self._capture = self._on_captured = None
 
     def end_input(self) -> None:
         """Spark has no more rows for this slot."""
@@ -70,6 +99,27 @@ class Mailbox:
             self._changed.notify_all()
 
     # -- the task's thread --------------------------------------------------------------------------------------
+
+    def open_for(self, checkpoint: int) -> None:
+        """Let frames in past the bound, so that the barrier waits for the network and never for processing."""
+        with self._changed:
+            self._opened_for.add(checkpoint)
+            self._changed.notify_all()
+
+    def shut_up_to(self, checkpoint: int) -> None:
+        """The checkpoint and older ones need no open inbox any more; a capture of theirs is given up."""
+        with self._changed:
+            self._opened_for = {id for id in self._opened_for if id > checkpoint}
+            if self._capture is not None and self._capture.checkpoint <= checkpoint:
+                self._capture = self._on_captured = None
+
+    def capture(self, capture: Capture, on_captured: Callable[[], None]) -> None:
+        """Add what waits here, and what will still come before the barriers; then post `on_captured`."""
+        with self._changed:
+            for frame in self._frames:
+                capture.offer(frame)
+            self._capture, self._on_captured = capture, on_captured
+            self._tell_captured()
 
     def wait(self, timeout_s: float | None) -> None:
         """Until there is something, or the time is over."""

@@ -27,7 +27,8 @@ from tidegate.task.failures import describe_failure
 from tidegate.task.mailbox import Mailbox
 from tidegate.task.outbox import Row
 from tidegate.task.ports import CrashPoints
-from tidegate.task.slot import Slot, SlotProgram, SlotSettings
+from tidegate.task.program import SlotProgram, SlotSettings
+from tidegate.task.slot import Slot
 from tidegate.wire.control import PROTOCOL_VERSION, Cancel, Heartbeat, ToSlot
 from tidegate.wire.frame import FrameSeal, decode_frame
 from tidegate.wire.handshake import Hello, new_challenge

@@ -74,9 +74,9 @@ class Outbox:
             payload=frame.payload,
         )
 
-    def send_barrier(self, checkpoint: int) -> None:
+    def send_barrier(self, checkpoint: int, flags: int) -> None:
         for receiver in range(self._receivers):
-            self.send(receiver, Kind.CHECKPOINT_BARRIER, value=checkpoint)
+            self.send(receiver, Kind.CHECKPOINT_BARRIER, value=checkpoint, flags=flags)
 
     def send_flushes(self) -> None:
         """Push the last frame of each channel out of Spark's look-ahead."""

@@ -20,13 +20,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
+import msgspec
+
 from tidegate.batch import Batch
 from tidegate.errors import ProtocolViolation
-from tidegate.graph.plan import JobPlan, PlannedEdge
-from tidegate.ids import AttemptId, ChannelId, CheckpointId, SlotId
+from tidegate.graph.plan import PlannedEdge
+from tidegate.ids import ChannelId, CheckpointId
 from tidegate.protocol.alignment import (
     AlignmentAction,
     BarrierAligner,
+    BarrierTracker,
     ForwardBarrier,
     GiveUp,
     HoldChannel,
@@ -34,16 +37,19 @@ from tidegate.protocol.alignment import (
     TakeSnapshot,
 )
 from tidegate.storage.paths import JobPaths
-from tidegate.storage.snapshot_file import read_sections
+from tidegate.task.capture import Capture
 from tidegate.task.chains import HostedChain, host_chains
 from tidegate.task.committing import Commits
 from tidegate.task.held import HeldFrames
-from tidegate.task.mailbox import Letter, Mailbox
-from tidegate.task.operators.base import OperatorFailed
+from tidegate.task.in_flight import remainder
+from tidegate.task.mailbox import BarrierArrived, Letter, Mailbox
+from tidegate.task.operators.base import OperatorFailed, OperatorSnapshot, RunningOperator
 from tidegate.task.operators.build import OperatorSurroundings
 from tidegate.task.operators.timers import Time
 from tidegate.task.outbox import Outbox
 from tidegate.task.ports import Background, ControlPort, CrashPoints, SnapshotStorage
+from tidegate.task.program import SlotProgram
+from tidegate.task.restore import in_flight_frames, open_operators, restore_state
 from tidegate.task.slicing import SliceSizer
 from tidegate.task.snapshots import SnapshotUploader
 from tidegate.wire.control import (
@@ -61,43 +67,31 @@ from tidegate.wire.control import (
     ToDriver,
     Trigger,
 )
-from tidegate.wire.frame import Frame, FrameSeal, Kind
+from tidegate.wire.frame import FLAG_TIMEOUTABLE, FLAG_UNALIGNED, Frame, FrameSeal, Kind
 from tidegate.wire.records import decode_records
 
 #: An idle slot has time for small frames: it sends that many times in one buffer timeout.
 IDLE_SENDS_PER_TIMEOUT = 4
 
 
-@dataclass(frozen=True, slots=True)
-class SlotSettings:
-    """Bounds and times of a slot."""
-
-    buffer_timeout_s: float = 0.010
-    inbox_bytes: int = 2 << 20
-    held_memory_bytes: int = 32 << 20
-    held_disk_bytes: int = 1 << 30
-    inline_limit_bytes: int = 20 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class SlotProgram:
-    """What is shipped to a slot for one attempt."""
-
-    plan: JobPlan
-    slot: SlotId
-    attempt: AttemptId
-    frame_key: bytes
-    settings: SlotSettings
-
-
 @dataclass(slots=True)
 class _Work:
     """A frame's records, part of which may have been processed."""
 
-    chain: HostedChain
+    operator: RunningOperator
     input_index: int
+    frame: Frame
     batch: Batch
     position: int = 0
+
+
+@dataclass(slots=True)
+class _Cut:
+    """An unaligned snapshot whose in-flight records are still being gathered."""
+
+    snapshots: list[OperatorSnapshot]
+    timings: SnapshotTimings
+    capture: Capture
 
 
 class Slot:
@@ -132,7 +126,11 @@ class Slot:
         below = layers[self.id.layer + 1].width if self.id.layer + 1 < len(layers) else 0
         above = 0 if self._is_first_layer else layers[self.id.layer - 1].width
         self.outbox = Outbox(FrameSeal(program.frame_key), self.id.index, below)
-        self._aligner = BarrierAligner(frozenset(ChannelId(i) for i in range(above)))
+        channels = frozenset(ChannelId(i) for i in range(above))
+        self._aligner = BarrierAligner(channels) if program.settings.exactly_once else BarrierTracker(channels)
+        self._cuts: dict[CheckpointId, _Cut] = {}
+        self._turns_unaligned: dict[CheckpointId, float] = {}  #: when an aligned checkpoint under way turns unaligned
+        self._barriers_seen: set[CheckpointId] = set()  #: whose barrier has arrived, read or not
         self._sequences = [0] * above
         self._held = self._new_held()
         self._backlog: deque[HeldFrames] = deque()  #: released frames, older before newer; read before the mailbox
@@ -144,16 +142,18 @@ class Slot:
             send_to_driver=lambda uid, subtask, topic, payload: control.send(ToDriver(uid, subtask, topic, payload)),
         )
         self.chains = host_chains(program.plan, self.id, self.outbox, around)
-        self._inputs: dict[int, HostedChain] = {
-            edge.index: chain
+        self._receivers: dict[int, tuple[HostedChain, RunningOperator]] = {
+            edge.index: (chain, operator)
             for chain in self.chains
+            for operator in chain.operators
             for edge in program.plan.edges
-            if edge.edge.downstream == chain.head.uid
+            if edge.edge.downstream == operator.uid
         }
         self._sources = [chain for chain in self.chains if chain.source is not None]
         paths = JobPaths(program.plan.job)
         self._uploader = SnapshotUploader(
             slot=self.id,
+            plan=program.plan,
             storage=storage,
             path_of=lambda checkpoint: paths.slot_file(checkpoint, program.attempt, self.id),
             control=control,
@@ -235,6 +235,7 @@ class Slot:
             times.append(self._last_flush + self._idle_gap_s)
         if self._commits.retry_at is not None:
             times.append(self._commits.retry_at)
+        times += [at for id, at in self._turns_unaligned.items() if id in self._barriers_seen]
         if self._ready:
             times += [time for chain in self.chains if (time := chain.next_time()) is not None]
         return min(times, default=None)
@@ -243,8 +244,12 @@ class Slot:
         """Deadlines that have passed."""
         if self._commits.retry_at is not None and self._commits.retry_at <= self._clock():
             self._commits.resume()
+        now = self._clock()
+        if self._ready and not self._is_first_layer:
+            for id, at in list(self._turns_unaligned.items()):
+                if at <= now and id in self._barriers_seen:
+                    self._cut(id)
         if self._ready and self._work is None:
-            now = self._clock()
             for chain in self.chains:
                 due = chain.next_time()
                 if due is not None and due <= now:
@@ -280,8 +285,10 @@ class Slot:
         match letter:
             case Start():
                 self._start(letter)
-            case Trigger(checkpoint):
-                self._trigger(CheckpointId(checkpoint))
+            case Trigger(checkpoint, unaligned_after_s):
+                self._trigger(CheckpointId(checkpoint), unaligned_after_s)
+            case BarrierArrived(checkpoint, unaligned):
+                self._barrier_arrived(CheckpointId(checkpoint), unaligned)
             case Complete(checkpoint):
                 self._complete(CheckpointId(checkpoint))
             case Abort(checkpoint, latest_completed):
@@ -301,33 +308,17 @@ class Slot:
             raise ProtocolViolation(f"slot {self.id} was started twice")
         self._started = True
         self._restore_began = self._clock()
-        restores = {(restore.uid, restore.subtask): restore for restore in start.subtasks}
-        backends = {op.uid: op.backend for chain in self.chains for op in chain.operators if op.backend is not None}
-        for file in start.files:
-            for section, batch in read_sections(self._storage, file):
-                backend = backends.get(section.uid)
-                if backend is None:
-                    raise ProtocolViolation(
-                        f"state of {section.uid!r} was given to slot {self.id}, which has no such operator"
-                    )
-                backend.restore(section.state, section.kind, [batch])
-        fresh = start.restored_from is None
-        for chain in self.chains:
-            for operator in chain.operators:
-                restore = restores.get((operator.uid, operator.subtask))
-                operator.ended = restore is not None and restore.ended
-                if restore is not None and restore.watermark is not None and operator is chain.head:
-                    chain.restore_watermark(restore.watermark)
-                try:
-                    # On a fresh start only sources are told something: their splits.
-                    operator.open(restore if not fresh or operator is chain.source else None)
-                except Exception as error:
-                    raise OperatorFailed(operator, error) from error
+        restore_state(self._storage, start, self.chains)
+        frames = self._new_held()
+        for frame in in_flight_frames(self._storage, start, self._plan, self._receivers):
+            frames.append(frame)
+        if len(frames):
+            self._backlog.append(frames)
+        open_operators(start, self.chains)
         self._crash_points.reach("slot.restored", self.id, start.restored_from)
-        if fresh:
+        if start.restored_from is None:
             self._become_ready()
         else:
-            assert start.restored_from is not None
             self._restored_from = CheckpointId(start.restored_from)
             self._commits.commit_up_to(self._restored_from)
 
@@ -341,11 +332,28 @@ class Slot:
         self._last_flush = self._clock()
         self._control.send(Ready(self._clock() - self._restore_began))
 
-    def _trigger(self, checkpoint: CheckpointId) -> None:
-        self._triggered_at[checkpoint] = self._clock()
+    def _trigger(self, checkpoint: CheckpointId, unaligned_after_s: float | None) -> None:
+        now = self._clock()
+        self._triggered_at[checkpoint] = now
+        if unaligned_after_s is not None and checkpoint > self._aligner.done:
+            self._turns_unaligned[checkpoint] = now + unaligned_after_s
+            self.mailbox.open_for(checkpoint)
         if self._is_first_layer:
             self._crash_points.reach("source.before-barrier", self.id, checkpoint)
-            self._checkpoint(checkpoint, alignment_s=0.0, alignment_bytes=0)
+            # Restored in-flight records may still wait here, where no barrier comes behind them: they go on waiting.
+            waiting = self._unprocessed(checkpoint, arrived=frozenset())
+            self._checkpoint(checkpoint, barrier_flags(unaligned_after_s), capture=waiting if waiting.frames else None)
+            if waiting.frames:
+                self._captured(checkpoint)
+
+    def _barrier_arrived(self, checkpoint: CheckpointId, unaligned: bool) -> None:
+        if checkpoint <= self._aligner.done:
+            return
+        self._barriers_seen.add(checkpoint)
+        if unaligned and self._ready:
+            self._cut(checkpoint)
+        elif unaligned:
+            self._turns_unaligned[checkpoint] = float("-inf")  # as soon as the slot is ready
 
     def _complete(self, checkpoint: CheckpointId) -> None:
         self._forget_trigger(checkpoint)
@@ -362,6 +370,13 @@ class Slot:
             self._commits.commit_up_to(latest_completed)  # repairs a lost "complete"
 
     def _forget_trigger(self, checkpoint: CheckpointId) -> None:
+        self.mailbox.shut_up_to(checkpoint)
+        for cut in [id for id in self._cuts if id <= checkpoint]:
+            for snapshot in self._cuts.pop(cut).snapshots:
+                if snapshot.keyed is not None:
+                    snapshot.keyed.release()
+        self._turns_unaligned = {id: at for id, at in self._turns_unaligned.items() if id > checkpoint}
+        self._barriers_seen = {id for id in self._barriers_seen if id > checkpoint}
         for old in [id for id in self._triggered_at if id <= checkpoint]:
             del self._triggered_at[old]
         self._uploader.aborted -= {id for id in self._uploader.aborted if id < checkpoint}
@@ -407,8 +422,8 @@ class Slot:
                 assert_never(frame.kind)
 
     def _deliver(self, frame: Frame, edge: PlannedEdge) -> None:
-        chain = self._inputs.get(frame.edge)
-        if chain is None or chain.subtask != frame.target:
+        chain, operator = self._receivers.get(frame.edge, (None, None))
+        if chain is None or operator is None or chain.subtask != frame.target:
             raise ProtocolViolation(
                 f"slot {self.id} got a frame for subtask {frame.target} of {edge.edge.downstream!r}"
             )
@@ -418,7 +433,7 @@ class Slot:
         elif frame.kind is Kind.WATERMARK:
             chain.on_watermark((frame.edge, frame.origin), frame.value)
         else:
-            self._work = _Work(chain, edge.edge.input_index, decode_records(frame, edge.record_type))
+            self._work = _Work(operator, edge.edge.input_index, frame, decode_records(frame, edge.record_type))
             self._go_on()
 
     def _go_on(self) -> None:
@@ -427,7 +442,7 @@ class Slot:
         assert work is not None
         stop = min(work.position + self._slices.rows, len(work.batch))
         began = self._clock()
-        work.chain.deliver(work.batch.slice(work.position, stop), work.input_index)
+        work.operator.run(work.batch.slice(work.position, stop), work.input_index)
         self._slices.took(stop - work.position, self._clock() - began)
         work.position = stop
         if stop == len(work.batch):
@@ -473,9 +488,12 @@ class Slot:
                     self._crash_points.reach("slot.aligned", self.id, checkpoint)
                     self._checkpoint(
                         checkpoint,
+                        FLAG_TIMEOUTABLE if checkpoint in self._turns_unaligned else 0,
                         alignment_s=self._clock() - self._alignment_began,
                         alignment_bytes=self._held.size_bytes,
                     )
+                    self._turns_unaligned.pop(checkpoint, None)
+                    self.mailbox.shut_up_to(checkpoint)
                 case ReleaseChannels():
                     if len(self._held):
                         self._backlog.appendleft(self._held)
@@ -497,7 +515,49 @@ class Slot:
             )
             self._act(self._aligner.on_abort(checkpoint))
 
-    def _checkpoint(self, checkpoint: CheckpointId, alignment_s: float, alignment_bytes: int) -> None:
+    def _cut(self, checkpoint: CheckpointId) -> None:
+        """Unaligned: the snapshot now, with what was received before each channel's barrier and not yet processed."""
+        self._turns_unaligned.pop(checkpoint, None)
+        overtaken = self._aligner.overtake(checkpoint)
+        if overtaken is None:
+            return
+        actions, arrived = overtaken
+        began = self._alignment_began if arrived else self._clock()
+        self._crash_points.reach("slot.aligned", self.id, checkpoint)
+        capture = self._unprocessed(checkpoint, arrived)
+        self._act(actions)  # releases what was held for an older checkpoint, or behind this one's barriers
+        self.mailbox.capture(capture, lambda: self._captured(checkpoint))
+        self._checkpoint(checkpoint, FLAG_UNALIGNED, self._clock() - began, capture=capture)
+
+    def _unprocessed(self, checkpoint: CheckpointId, arrived: frozenset[ChannelId]) -> Capture:
+        """What this slot has taken from the mailbox and not processed: the rest of a frame, and released frames."""
+        capture = Capture(checkpoint, {channel for channel in range(len(self._sequences)) if channel not in arrived})
+        work = self._work
+        if work is not None:
+            capture.offer(remainder(work.frame, work.batch, work.position))
+        for waiting in self._backlog:
+            for frame in waiting:
+                capture.offer(frame)
+        return capture
+
+    def _captured(self, checkpoint: CheckpointId) -> None:
+        """Every channel's barrier has come: the cut is whole."""
+        cut = self._cuts.pop(checkpoint, None)
+        if cut is not None:
+            timings = msgspec.structs.replace(cut.timings, in_flight_bytes=cut.capture.size_bytes)
+            frames = cut.capture.frames
+            self._uploads.submit(
+                lambda: self._uploader.store_and_acknowledge(checkpoint, cut.snapshots, timings, frames)
+            )
+
+    def _checkpoint(
+        self,
+        checkpoint: CheckpointId,
+        flags: int,
+        alignment_s: float = 0.0,
+        alignment_bytes: int = 0,
+        capture: Capture | None = None,
+    ) -> None:
         began = self._clock()
         operators = [operator for chain in self.chains for operator in chain.operators]
         # 4a. what belongs to this epoch goes out, then the barrier
@@ -508,7 +568,7 @@ class Slot:
                 raise OperatorFailed(operator, error, checkpoint) from error
         for chain in self.chains:
             chain.flush()
-        self.outbox.send_barrier(checkpoint)
+        self.outbox.send_barrier(checkpoint, flags)
         self.outbox.send_flushes()
         self._last_flush = began
         self._crash_points.reach("slot.barrier-forwarded", self.id, checkpoint)
@@ -525,10 +585,20 @@ class Slot:
             alignment_s=alignment_s,
             sync_s=now - began,
             alignment_bytes=alignment_bytes,
+            unaligned=capture is not None,
         )
         self._crash_points.reach("slot.snapshot-taken", self.id, checkpoint)
-        # 4c, 4d. in the background
-        self._uploads.submit(lambda: self._uploader.store_and_acknowledge(checkpoint, snapshots, timings))
+        # 4c, 4d. in the background; an unaligned one when its in-flight records are whole
+        if capture is not None:
+            self._cuts[checkpoint] = _Cut(snapshots, timings, capture)
+        else:
+            self._uploads.submit(lambda: self._uploader.store_and_acknowledge(checkpoint, snapshots, timings, []))
 
     def _new_held(self) -> HeldFrames:
         return HeldFrames(self.settings.held_memory_bytes, self.settings.held_disk_bytes)
+
+
+def barrier_flags(unaligned_after_s: float | None) -> int:
+    if unaligned_after_s is None:
+        return 0
+    return FLAG_UNALIGNED if unaligned_after_s <= 0 else FLAG_TIMEOUTABLE

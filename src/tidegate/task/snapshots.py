@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
+from tidegate.graph.plan import JobPlan
 from tidegate.ids import CheckpointId, SlotId
 from tidegate.storage.metadata import SlotSnapshot, SubtaskSnapshot
 from tidegate.storage.snapshot_file import SnapshotFileWriter, store_snapshot
+from tidegate.task.in_flight import add_in_flight
 from tidegate.task.operators.base import OperatorSnapshot
 from tidegate.task.ports import ControlPort, CrashPoints, SnapshotStorage
 from tidegate.wire.control import Acknowledge, Decline, SnapshotTimings
+from tidegate.wire.frame import Frame
 
 
 @dataclass(slots=True)
@@ -23,6 +28,7 @@ class SnapshotUploader:
     """Turns synchronous snapshots into acknowledgements."""
 
     slot: SlotId
+    plan: JobPlan
     storage: SnapshotStorage
     path_of: Callable[[CheckpointId], str]
     control: ControlPort
@@ -32,14 +38,18 @@ class SnapshotUploader:
     aborted: set[CheckpointId] = field(default_factory=set)  #: given up by the coordinator; not worth storing
 
     def store_and_acknowledge(
-        self, checkpoint: CheckpointId, operators: list[OperatorSnapshot], timings: SnapshotTimings
+        self,
+        checkpoint: CheckpointId,
+        operators: list[OperatorSnapshot],
+        timings: SnapshotTimings,
+        in_flight: list[Frame],
     ) -> None:
         started = self.clock()
         try:
             if checkpoint in self.aborted:
                 return
             self.crash_points.reach("slot.before-store", self.slot, checkpoint)
-            snapshot = self._store(checkpoint, operators)
+            snapshot = self._store(checkpoint, operators, in_flight)
         except Exception as error:  # the job goes on; the coordinator decides what a failed snapshot means
             self.control.send(Decline(checkpoint, f"{type(error).__name__}: {error}"))
             return
@@ -52,20 +62,16 @@ class SnapshotUploader:
             Acknowledge(
                 checkpoint,
                 snapshot,
-                SnapshotTimings(
-                    start_delay_s=timings.start_delay_s,
-                    alignment_s=timings.alignment_s,
-                    sync_s=timings.sync_s,
-                    async_s=self.clock() - started,
-                    alignment_bytes=timings.alignment_bytes,
-                    state_bytes=snapshot.file.size,
-                ),
+                msgspec.structs.replace(timings, async_s=self.clock() - started, state_bytes=snapshot.file.size),
             )
         )
         self.crash_points.reach("slot.after-ack", self.slot, checkpoint)
 
-    def _store(self, checkpoint: CheckpointId, operators: list[OperatorSnapshot]) -> SlotSnapshot:
+    def _store(
+        self, checkpoint: CheckpointId, operators: list[OperatorSnapshot], in_flight: list[Frame]
+    ) -> SlotSnapshot:
         writer = SnapshotFileWriter()
+        add_in_flight(writer, self.plan, in_flight)
         for operator in operators:
             if operator.keyed is not None:
                 for state, kind, key_group, batch in operator.keyed.sections():

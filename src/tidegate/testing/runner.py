@@ -25,7 +25,8 @@ from tidegate.launch import collected_results, slot_settings
 from tidegate.storage.store import ObjectStore, open_store
 from tidegate.task.failures import describe_failure
 from tidegate.task.mailbox import Mailbox
-from tidegate.task.slot import Slot, SlotProgram
+from tidegate.task.program import SlotProgram
+from tidegate.task.slot import Slot
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.crash_points import Crash, InProcessCrashPoints, SimulatedCrash
 from tidegate.wire.control import FromSlot, ToDriver, ToSlot, decode_from_slot, decode_to_slot, encode

@@ -54,6 +54,8 @@ class SnapshotTimings(msgspec.Struct, frozen=True):
     sync_s: float = 0.0
     async_s: float = 0.0
     alignment_bytes: int = 0  # held back during alignment
+    in_flight_bytes: int = 0  # stored with an unaligned snapshot
+    unaligned: bool = False
     state_bytes: int = 0
 
 
@@ -122,6 +124,7 @@ class SubtaskRestore(msgspec.Struct, frozen=True):
     watermark: int | None = None
     splits: list[SplitState] = []
     committables: list[Committable] = []
+    old_parallelism: int = 0  # of the operator when the checkpoint was taken; 0 when it is new
 
 
 class Start(Message, frozen=True):
@@ -130,12 +133,18 @@ class Start(Message, frozen=True):
     restored_from: int | None  # checkpoint id, None for a fresh start
     subtasks: list[SubtaskRestore]
     files: list[FileRef]
+    in_flight: list[FileRef] = []  # records that were under way to this slot's operators; the oldest file first
 
 
 class Trigger(Message, frozen=True):
-    """Checkpoint `checkpoint` begins. Sources act on it; the others note the time."""
+    """Checkpoint `checkpoint` begins. Sources act on it; the others note the time and open their inboxes.
+
+    `unaligned_after_s`: None: aligned to the end; 0: unaligned from the start; else aligned until so long after the
+    trigger's arrival.
+    """
 
     checkpoint: int
+    unaligned_after_s: float | None = None
 
 
 class Complete(Message, frozen=True):

@@ -6,6 +6,7 @@ A Spark row is `(dst int, frame binary)`. A frame is a fixed header, a seal and 
     0       1     format version (1)
     1       1     element kind
     2       2     flags: 1 = payload is pickled rows, 2 = timestamps precede the payload, 4 = columns hold pickles
+                  on a barrier: 8 = unaligned, 16 = aligned with a timeout
     4       2     sender: the slot that put the row into this exchange (physical channel)
     6       2     origin: the subtask that made the element (logical channel)
     8       2     target: the subtask it is for; 65535 on elements that are for the slot itself
@@ -40,6 +41,8 @@ FLAG_PICKLED = 1
 FLAG_TIMESTAMPS = 2
 FLAG_HOLDS_PICKLES = 4
 STRONGLY_SEALED = FLAG_PICKLED | FLAG_HOLDS_PICKLES
+FLAG_UNALIGNED = 8  #: on a barrier: act when it arrives, not when it is read in its turn
+FLAG_TIMEOUTABLE = 16  #: on a barrier: aligned, but may turn unaligned
 
 _HEADER = struct.Struct("<BBHHHHHIIq")
 HEADER_BYTES = _HEADER.size

@@ -1,0 +1,37 @@
+"""The cut of an unaligned checkpoint: what a slot has received before each channel's barrier and not yet processed.
+
+Executor; filled under the mailbox's lock by the task's thread (what is there when the snapshot is taken) and then by the
+reader (what still comes before the barriers). Frames behind a channel's barrier are never in it. Watermarks and ends
+are not kept: sources say them again after a restore.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tidegate.ids import CheckpointId
+from tidegate.wire.frame import NONE_16, Frame, Kind
+
+RESTORED = NONE_16  #: the sender of in-flight frames that a restore brought; no channel, so always before the barrier
+
+
+@dataclass(slots=True)
+class Capture:
+    """In-flight frames of one slot for one checkpoint, in order for each channel."""
+
+    checkpoint: CheckpointId
+    waiting: set[int]  #: channels whose barrier has not come
+    frames: list[Frame] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def offer(self, frame: Frame) -> None:
+        if frame.kind is Kind.CHECKPOINT_BARRIER:
+            if frame.value == self.checkpoint:
+                self.waiting.discard(frame.sender)
+        elif frame.kind is Kind.RECORDS and (frame.sender in self.waiting or frame.sender == RESTORED):
+            self.frames.append(frame)
+            self.size_bytes += frame.size_bytes
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.waiting

@@ -1,0 +1,124 @@
+"""In-flight records of an unaligned checkpoint: how they are stored, and who gets them at a restore. Executor.
+
+One section for each edge: uid of the receiver, the edge's identity as the state's name, kind "in-flight". A row is a frame:
+origin, target, flags, count and payload, in order. At another parallelism keyed records are filtered by key group,
+records of a rebalance or forward edge go by their old target, and a broadcast's come from one old copy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.batch import Batch
+from tidegate.graph.logical import Partitioning
+from tidegate.graph.plan import JobPlan, PlannedEdge
+from tidegate.state.key_groups import key_groups, subtask_of
+from tidegate.storage.metadata import IN_FLIGHT
+from tidegate.storage.snapshot_file import SnapshotFileWriter
+from tidegate.task.capture import RESTORED
+from tidegate.wire.frame import Frame, Kind
+from tidegate.wire.records import decode_records, encode_records
+
+NOT_KEYED = -1
+_SCHEMA = pa.schema(
+    [
+        ("origin", pa.uint16()),
+        ("target", pa.uint16()),
+        ("flags", pa.uint16()),
+        ("count", pa.uint32()),
+        ("payload", pa.large_binary()),
+    ]
+)
+
+
+def edge_name(edge: PlannedEdge) -> str:
+    """An edge's identity over restarts, as text."""
+    return json.dumps(edge.edge.identity)
+
+
+def add_in_flight(writer: SnapshotFileWriter, plan: JobPlan, frames: Iterable[Frame]) -> None:
+    by_edge: dict[int, list[Frame]] = {}
+    for frame in frames:
+        by_edge.setdefault(frame.edge, []).append(frame)
+    for index, mine in sorted(by_edge.items()):
+        edge = plan.edges[index]
+        columns = [
+            pa.array([frame.origin for frame in mine], pa.uint16()),
+            pa.array([frame.target for frame in mine], pa.uint16()),
+            pa.array([frame.flags for frame in mine], pa.uint16()),
+            pa.array([frame.count for frame in mine], pa.uint32()),
+            pa.array([bytes(frame.payload) for frame in mine], pa.large_binary()),
+        ]
+        rows = pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+        writer.add(edge.edge.downstream, edge_name(edge), IN_FLIGHT, NOT_KEYED, rows)
+
+
+def read_in_flight(rows: pa.RecordBatch, edge: PlannedEdge, subtask: int, old_parallelism: int) -> Iterator[Frame]:
+    """The frames of a section that subtask `subtask` of the edge's receiver continues with."""
+    for row in range(rows.num_rows):
+        origin, target, flags, count = (rows.column(i)[row].as_py() for i in range(4))
+        payload = memoryview(rows.column(4)[row].as_buffer())
+        frame = Frame(Kind.RECORDS, RESTORED, origin, target, edge.index, 0, count, 0, flags, payload)
+        mine = _share_of(frame, edge, subtask, old_parallelism)
+        if mine is not None:
+            yield mine
+
+
+def remainder(frame: Frame, batch: Batch, position: int) -> Frame:
+    """A frame for the part of its records that was not processed yet."""
+    rest = batch.slice(position, len(batch))
+    flags, payload = encode_records(rest)
+    return Frame(
+        frame.kind, frame.sender, frame.origin, frame.target, frame.edge, 0, len(rest), 0, flags, memoryview(payload)
+    )
+
+
+def _share_of(frame: Frame, edge: PlannedEdge, subtask: int, old_parallelism: int) -> Frame | None:
+    if old_parallelism == edge.down_parallelism:
+        return _for(frame, subtask) if frame.target == subtask else None
+    match edge.partitioning:
+        case Partitioning.BROADCAST:
+            return _for(frame, subtask) if frame.target == subtask % old_parallelism else None
+        case Partitioning.HASH:
+            return _keyed_share(frame, edge, subtask)
+        case _:
+            return _for(frame, subtask) if frame.target % edge.down_parallelism == subtask else None
+
+
+def _keyed_share(frame: Frame, edge: PlannedEdge, subtask: int) -> Frame | None:
+    key = edge.edge.key
+    assert key is not None
+    batch = decode_records(frame, edge.record_type)
+    groups = key_groups(key.hashes(batch, key.key_type()), edge.down_max_parallelism)
+    mine = np.flatnonzero(subtask_of(groups, edge.down_parallelism, edge.down_max_parallelism) == subtask)
+    if not len(mine):
+        return None
+    stamps = None if batch.timestamps is None else batch.timestamps[mine]
+    if batch.has_columns:
+        share = Batch(batch.type, columns=batch.columns().take(pa.array(mine)), timestamps=stamps)
+    else:
+        rows = batch.rows()
+        share = Batch(batch.type, [rows[place] for place in mine.tolist()], timestamps=stamps)
+    flags, payload = encode_records(share)
+    return Frame(
+        frame.kind, frame.sender, frame.origin, subtask, frame.edge, 0, len(share), 0, flags, memoryview(payload)
+    )
+
+
+def _for(frame: Frame, subtask: int) -> Frame:
+    return Frame(
+        frame.kind,
+        frame.sender,
+        frame.origin,
+        subtask,
+        frame.edge,
+        frame.sequence,
+        frame.count,
+        frame.value,
+        frame.flags,
+        frame.payload,
+    )

@@ -1,0 +1,31 @@
+"""What a slot is shipped with. Made on the driver, used on the executor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidegate.graph.plan import JobPlan
+from tidegate.ids import AttemptId, SlotId
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSettings:
+    """Bounds and times of a slot."""
+
+    exactly_once: bool = True  #: False: at-least-once, nothing is held back
+    buffer_timeout_s: float = 0.010
+    inbox_bytes: int = 2 << 20
+    held_memory_bytes: int = 32 << 20
+    held_disk_bytes: int = 1 << 30
+    inline_limit_bytes: int = 20 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SlotProgram:
+    """What is shipped to a slot for one attempt."""
+
+    plan: JobPlan
+    slot: SlotId
+    attempt: AttemptId
+    frame_key: bytes
+    settings: SlotSettings

@@ -1,0 +1,58 @@
+"""A slot's start: state into the backends, splits to the sources, in-flight records to the front. Executor; task's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tidegate.errors import ProtocolViolation
+from tidegate.graph.plan import JobPlan
+from tidegate.storage.snapshot_file import read_sections
+from tidegate.task.chains import HostedChain
+from tidegate.task.in_flight import edge_name, read_in_flight
+from tidegate.task.operators.base import OperatorFailed, RunningOperator
+from tidegate.task.ports import SnapshotStorage
+from tidegate.wire.control import Start
+from tidegate.wire.frame import Frame
+
+
+def restore_state(storage: SnapshotStorage, start: Start, chains: list[HostedChain]) -> None:
+    """:raises CheckpointDamaged: when a stored file is not what it was."""
+    backends = {op.uid: op.backend for chain in chains for op in chain.operators if op.backend is not None}
+    for file in start.files:
+        for section, batch in read_sections(storage, file):
+            backend = backends.get(section.uid)
+            if backend is None:
+                raise ProtocolViolation(f"state of {section.uid!r} was given to a slot that has no such operator")
+            backend.restore(section.state, section.kind, [batch])
+
+
+def in_flight_frames(
+    storage: SnapshotStorage,
+    start: Start,
+    plan: JobPlan,
+    receivers: Mapping[int, tuple[HostedChain, RunningOperator]],
+) -> Iterator[Frame]:
+    """What was under way to this slot's operators; it is processed first, in this order, before anything new."""
+    edges = {edge_name(edge): edge for edge in plan.edges}
+    old_parallelism = {restore.uid: restore.old_parallelism for restore in start.subtasks}
+    for file in start.in_flight:
+        for section, rows in read_sections(storage, file):
+            edge = edges[section.state]
+            chain, _ = receivers[edge.index]
+            yield from read_in_flight(rows, edge, chain.subtask, old_parallelism[section.uid])
+
+
+def open_operators(start: Start, chains: list[HostedChain]) -> None:
+    """Parents before children; on a fresh start only sources are told something: their splits."""
+    restores = {(restore.uid, restore.subtask): restore for restore in start.subtasks}
+    fresh = start.restored_from is None
+    for chain in chains:
+        for operator in chain.operators:
+            restore = restores.get((operator.uid, operator.subtask))
+            operator.ended = restore is not None and restore.ended
+            if restore is not None and restore.watermark is not None and operator is chain.head:
+                chain.restore_watermark(restore.watermark)
+            try:
+                operator.open(restore if not fresh or operator is chain.source else None)
+            except Exception as error:
+                raise OperatorFailed(operator, error) from error

@@ -1,0 +1,63 @@
+"""Unaligned checkpoints over random graphs, interleavings and faults: the same cases and checks as the aligned ones.
+
+After a restore at another parallelism, records that were in flight on a rebalance have no order between them: they had
+been dealt to different subtasks. So order is checked only where the parallelism stays.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+import test_exactly_once_property as aligned
+from random_graphs import differences
+
+BATCHES = 8
+RUNS_IN_A_BATCH = 15
+TIMEOUTS_MS = (0, 0, 0, 1, 5, 20, 50)
+
+
+def draw_unaligned(seed: int, rescale: bool) -> aligned.Case:
+    case = aligned.draw_case(seed, rescale)
+    timeout_ms = random.Random(seed * 7 + 1).choice(TIMEOUTS_MS)
+    case.settings |= {"unaligned": True, "max_concurrent": 1, "aligned_timeout": f"{timeout_ms}ms"}
+    return case
+
+
+def run_and_check(seed: int, rescale: bool) -> None:
+    case = draw_unaligned(seed, rescale)
+    try:
+        result = aligned.run_rescaled(case) if rescale else aligned.run_case(case)
+        found = [line for line in differences(case.graph) if not (rescale and " after " in line)]
+        assert not found, "\n".join(found)
+        aligned.check_storage(result, case.settings["retained"])
+    except BaseException:
+        print(case)
+        raise
+
+
+def seeds(batch: int, runs: int) -> list[int]:
+    given = os.environ.get("TIDEGATE_SEED")
+    return [int(given)] if given is not None else [batch * 1000 + number for number in range(runs)]
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_each_record_is_applied_once(batch: int) -> None:
+    for seed in seeds(batch, RUNS_IN_A_BATCH):
+        run_and_check(seed, rescale=False)
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_each_record_is_applied_once_at_another_parallelism(batch: int) -> None:
+    for seed in seeds(batch, RUNS_IN_A_BATCH):
+        run_and_check(seed, rescale=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("batch", range(5))
+def test_each_record_is_applied_once_in_thousands_of_runs(batch: int) -> None:
+    for seed in range(100_000 * (batch + 1), 100_000 * (batch + 1) + 500):
+        run_and_check(seed, rescale=False)
+        run_and_check(seed, rescale=True)
