@@ -20,7 +20,8 @@ from tidegate.storage.store import ObjectStore, open_store
 from tidegate.task.mailbox import Mailbox
 from tidegate.task.operators.base import OperatorFailed
 from tidegate.task.outbox import Outbox
-from tidegate.task.slot import Slot, SlotProgram, SlotSettings
+from tidegate.task.program import SlotProgram, SlotSettings
+from tidegate.task.slot import Slot
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.stores import Fail, FlakyStore
 from tidegate.wire.control import (

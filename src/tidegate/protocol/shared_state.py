@@ -51,7 +51,9 @@ class SharedStateRegistry:
     _uses: dict[str, _Use] = field(default_factory=dict)  #: by path
 
     def restored(self, checkpoint: CheckpointId, files: Iterable[SharedFile], owned: bool = True) -> None:
-        """A completed checkpoint, before the first attempt; not `owned`: another job's, which we only start from."""
+        """A retained checkpoint, before the first attempt; not `owned`: another job's, which we only start from."""
+        if owned:
+            self.oldest_retained = min(self.oldest_retained or checkpoint, checkpoint)
         for file in files:
             self._note(checkpoint, file, owned)
 

@@ -151,9 +151,12 @@ class JobLog:
         return record
 
     def reread(self) -> LogRecord:
-        """The newest record, for a driver that holds the job. :raises Superseded: when it is another driver's."""
-        self.read_newest()
-        return self._held()
+        """The newest record, for a driver that holds the job. :raises Superseded: when it is another driver's.
+
+        It may be a GENERATION that this driver has taken without noticing; then `take_generation` takes it again.
+        """
+        newest = self.read_newest()
+        return newest if newest is not None and newest.writer == self._writer else self._held()
 
     # -- taking the job over ---------------------------------------------------------------------------------------
 

@@ -123,6 +123,7 @@ def store_increment(
     """
     files = snapshot.files()
     tables = [file for file in files if file.shareable]
+    small_files = [SmallFile(file.name, file.path.read_bytes()) for file in files if not file.shareable]
     reused, new = lineage.plan(tables) if share else ([], tables)
     uploaded: list[StoredFile] = []
     try:
@@ -141,7 +142,7 @@ def store_increment(
         first_key_group=key_groups.start,
         last_key_group=key_groups.stop - 1,
         files=sorted([*reused, *uploaded], key=lambda file: file.name),
-        small_files=[SmallFile(file.name, file.path.read_bytes()) for file in files if not file.shareable],
+        small_files=small_files,
     )
 
 

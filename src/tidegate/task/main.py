@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ from tidegate.storage.store import open_store, read_probe
 from tidegate.task.control_client import ControlClient
 from tidegate.task.failures import describe_failure
 from tidegate.task.mailbox import Mailbox
+from tidegate.task.operators.base import OperatorFailed
 from tidegate.task.outbox import Row
 from tidegate.task.ports import CrashPoints
 from tidegate.task.program import SlotProgram, SlotSettings
@@ -93,12 +95,20 @@ class SlotProcess:
             if self._id.layer > 0:
                 threading.Thread(target=self._read, args=(batches,), name="tidegate-reader", daemon=True).start()
             yield from self._loop(self._slot)
-            self._slot.close()
+            self._close(self._slot)
         except GeneratorExit:
             raise
         except BaseException as error:
             self._last_words(error)
         self._control.close()
+
+    def _close(self, slot: Slot) -> None:
+        """FINISHED stands in the log and all is committed: whatever fails now is told, and changes nothing."""
+        try:
+            slot.close()
+        except OperatorFailed as failed:
+            print(f"tidegate: close() of {failed.operator.name} failed after the job had finished:", file=sys.stderr)
+            traceback.print_exception(failed.cause)
 
     def _build(self) -> Slot:
         shipped = self._shipped

@@ -256,14 +256,20 @@ class Slot:
                     chain.on_time()
 
     def close(self) -> None:
-        """Let go of readers and writers; nothing becomes visible by this."""
+        """Let go of readers and writers; nothing becomes visible by this.
+
+        :raises OperatorFailed: for the first that failed; the others are closed all the same.
+        """
         self.mailbox.close()
+        failed: OperatorFailed | None = None
         for chain in self.chains:
             for operator in chain.operators:
                 try:
                     operator.close()
                 except Exception as error:
-                    raise OperatorFailed(operator, error) from error
+                    failed = failed or OperatorFailed(operator, error)
+        if failed is not None:
+            raise failed from failed.cause
 
     def has_active_source(self) -> bool:
         return self._ready and any(not chain.ended for chain in self._sources)
@@ -359,7 +365,10 @@ class Slot:
         self._forget_trigger(checkpoint)
         for chain in self.chains:
             for operator in chain.operators:
-                operator.notify_complete(checkpoint)
+                try:
+                    operator.notify_complete(checkpoint)
+                except Exception as error:
+                    raise OperatorFailed(operator, error, checkpoint) from error
         self._commits.commit_up_to(checkpoint)
 
     def _abort(self, checkpoint: CheckpointId, latest_completed: CheckpointId) -> None:
