@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kit import fresh_storage
+from protocol_kit import fresh_storage
 
 import tidegate as tg
 from tidegate.testing.crash_points import Crash

@@ -46,7 +46,7 @@ class SnapshotContext:
 
 
 class CheckpointedFunction:
-    """Mixin for process functions, sources and sinks that keep operator state. Put it before the other base class."""
+    """Mixin for process functions that keep operator state. Put it before the other base class."""
 
     def initialize_state(self, ctx: InitializationContext) -> None:
         """Ask for every operator state, on every start: a stored one that is not asked for stops the job.

@@ -18,12 +18,21 @@ from tidegate.errors import ConfigurationError
 from tidegate.graph.logical import Partitioning
 from tidegate.graph.plan import Chain, JobPlan, PlannedOperator
 from tidegate.graph.specs import SourceSpec, keys_of
-from tidegate.ids import SlotId
+from tidegate.ids import SlotId, SubtaskIndex
+from tidegate.protocol.redistribution import StoredPart, distribution_of, redistribute
 from tidegate.protocol.watermarks import MAX_WATERMARK
 from tidegate.state.key_groups import key_group_range
-from tidegate.storage.metadata import IN_FLIGHT, CheckpointMetadata, FileRef, SectionRef, SplitState, SubtaskSnapshot
+from tidegate.storage.metadata import (
+    IN_FLIGHT,
+    NOT_KEYED,
+    CheckpointMetadata,
+    FileRef,
+    SectionRef,
+    SplitState,
+    SubtaskSnapshot,
+)
 from tidegate.storage.snapshot_file import select_sections
-from tidegate.wire.control import Start, SubtaskRestore
+from tidegate.wire.control import Start, StateShare, SubtaskRestore
 
 
 def plan_start(
@@ -42,6 +51,7 @@ def plan_start(
         _refuse_dropped(plan, metadata, old, allow_dropped_state)
     splits = _deal_splits(plan, old, discovered)
     ended = _ended(plan, old, splits)
+    shares = {} if metadata is None else _operator_state_shares(plan, metadata, old)
     starts: dict[SlotId, Start] = {}
     for layer_index, layer in enumerate(plan.layers):
         for index in range(layer.width):
@@ -60,6 +70,9 @@ def plan_start(
                 restored_from=None if metadata is None else metadata.checkpoint,
                 subtasks=subtasks,
                 files=[] if metadata is None else _files_for(metadata, ranges),
+                operator_state=[
+                    share for restore in subtasks for share in shares.get((restore.uid, restore.subtask), [])
+                ],
                 in_flight=[] if metadata is None else _in_flight_for(metadata, {restore.uid for restore in subtasks}),
             )
     return starts
@@ -221,3 +234,38 @@ def _refuse_lost_edges(plan: JobPlan, metadata: CheckpointMetadata) -> None:
                     f"{downstream!r}, an edge that the job no longer has. Restore it with the old program, take an aligned "
                     "checkpoint, and change the program then."
                 )
+
+
+def _operator_state_shares(
+    plan: JobPlan, metadata: CheckpointMetadata, old: dict[str, list[SubtaskSnapshot]]
+) -> dict[tuple[str, int], list[StateShare]]:
+    """What each new subtask gets of the state that has no keys, by (uid, subtask)."""
+    shares: dict[tuple[str, int], list[StateShare]] = {}
+    for operator in plan.operators:
+        parts: list[StoredPart] = []
+        sections: list[tuple[FileRef, SectionRef]] = []
+        for slot in metadata.slots:
+            subtask = next((s.subtask for s in slot.subtasks if s.uid == operator.uid), None)
+            for section in slot.file.sections:
+                if section.uid == operator.uid and section.key_group == NOT_KEYED and section.kind != IN_FLIGHT:
+                    assert subtask is not None
+                    distribution = distribution_of(section.kind, section.key_group)
+                    parts.append(StoredPart(section.state, distribution, SubtaskIndex(subtask), section.rows))
+                    sections.append((slot.file, section))
+        if not parts:
+            continue
+        dealt = redistribute(
+            parts,
+            old_parallelism=len(old[operator.uid]),
+            new_parallelism=operator.parallelism,
+            max_parallelism=operator.max_parallelism,
+        )
+        for subtask, share in enumerate(dealt):
+            shares[operator.uid, subtask] = [
+                StateShare(_only(*sections[piece.part]), piece.start, piece.stop) for piece in share
+            ]
+    return shares
+
+
+def _only(file: FileRef, wanted: SectionRef) -> FileRef:
+    return select_sections(file, lambda section: section == wanted)

@@ -10,6 +10,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tidegate.api.checkpointed import CheckpointedFunction
 from tidegate.errors import GraphError, UserLine
 from tidegate.graph.specs import KeyedBatchSpec, KeyedProcessSpec, SinkSpec, SourceSpec, Spec, user_function_of
 from tidegate.ids import OperatorUid
@@ -68,7 +69,8 @@ def needs_uid(spec: Spec) -> bool:
     """Whoever has something in a checkpoint must be found again by name."""
     if isinstance(spec, (SourceSpec, SinkSpec, KeyedProcessSpec, KeyedBatchSpec)):
         return True
-    return bool(declared_states(user_function_of(spec)))
+    function = user_function_of(spec)
+    return isinstance(function, CheckpointedFunction) or bool(declared_states(function))
 
 
 @dataclass(slots=True)

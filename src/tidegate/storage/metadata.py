@@ -14,6 +14,7 @@ import msgspec
 from tidegate.errors import CheckpointDamaged
 
 FORMAT_VERSION = 1
+NOT_KEYED = -1  #: the key group of what has none
 IN_FLIGHT = "in-flight"  #: kind of a section that holds records under way, of an unaligned checkpoint
 
 

@@ -17,13 +17,12 @@ from tidegate.batch import Batch
 from tidegate.graph.logical import Partitioning
 from tidegate.graph.plan import JobPlan, PlannedEdge
 from tidegate.state.key_groups import key_groups, subtask_of
-from tidegate.storage.metadata import IN_FLIGHT
+from tidegate.storage.metadata import IN_FLIGHT, NOT_KEYED
 from tidegate.storage.snapshot_file import SnapshotFileWriter
 from tidegate.task.capture import RESTORED
 from tidegate.wire.frame import Frame, Kind
 from tidegate.wire.records import decode_records, encode_records
 
-NOT_KEYED = -1
 _SCHEMA = pa.schema(
     [
         ("origin", pa.uint16()),

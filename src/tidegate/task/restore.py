@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tidegate.errors import ProtocolViolation
+import pyarrow as pa
+
+from tidegate.errors import ConfigurationError, ProtocolViolation
 from tidegate.graph.plan import JobPlan
+from tidegate.storage.metadata import SectionRef
 from tidegate.storage.snapshot_file import read_sections
 from tidegate.task.chains import HostedChain
 from tidegate.task.in_flight import edge_name, read_in_flight
@@ -17,13 +20,29 @@ from tidegate.wire.frame import Frame
 
 def restore_state(storage: SnapshotStorage, start: Start, chains: list[HostedChain]) -> None:
     """:raises CheckpointDamaged: when a stored file is not what it was."""
-    backends = {op.uid: op.backend for chain in chains for op in chain.operators if op.backend is not None}
+    operators = {operator.uid: operator for chain in chains for operator in chain.operators}
     for file in start.files:
         for section, batch in read_sections(storage, file):
-            backend = backends.get(section.uid)
-            if backend is None:
-                raise ProtocolViolation(f"state of {section.uid!r} was given to a slot that has no such operator")
-            backend.restore(section.state, section.kind, [batch])
+            _give(operators, section, batch)
+    for share in start.operator_state:
+        for section, batch in read_sections(storage, share.file):
+            _give(operators, section, batch.slice(share.start, share.stop - share.start))
+
+
+def _give(operators: Mapping[str, RunningOperator], section: SectionRef, batch: pa.RecordBatch) -> None:
+    operator = operators.get(section.uid)
+    if operator is None:
+        raise ProtocolViolation(f"state of {section.uid!r} was given to a slot that has no such operator")
+    if section.kind.startswith(("operator-", "raw-")):
+        if operator.operator_state is None:
+            raise ConfigurationError(
+                f"the checkpoint holds operator state of {section.uid!r}, whose function is no CheckpointedFunction any more"
+            )
+        operator.operator_state.restore(section.state, section.kind, section.key_group, [batch])
+    elif operator.backend is None:
+        raise ProtocolViolation(f"keyed state of {section.uid!r} was given to an operator without keys")
+    else:
+        operator.backend.restore(section.state, section.kind, [batch])
 
 
 def in_flight_frames(

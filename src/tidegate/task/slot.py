@@ -70,6 +70,8 @@ from tidegate.wire.control import (
 from tidegate.wire.frame import FLAG_TIMEOUTABLE, FLAG_UNALIGNED, Frame, FrameSeal, Kind
 from tidegate.wire.records import decode_records
 
+#: Expired state that is looked for after each frame: a little at a time, never a scan.
+CLEAN_UP_ENTRIES = 256
 #: An idle slot has time for small frames: it sends that many times in one buffer timeout.
 IDLE_SENDS_PER_TIMEOUT = 4
 
@@ -456,6 +458,8 @@ class Slot:
         work.position = stop
         if stop == len(work.batch):
             self._work = None
+            if work.operator.backend is not None:
+                work.operator.backend.clean_up(CLEAN_UP_ENTRIES)
 
     def _poll_sources(self, patience_s: float) -> bool:
         """Ask the next source for records; with one source, wait for them."""

@@ -76,6 +76,9 @@ class SnapshotUploader:
             if operator.keyed is not None:
                 for state, kind, key_group, batch in operator.keyed.sections():
                     writer.add(operator.uid, state, kind, key_group, batch)
+            if operator.operator is not None:
+                for state, kind, key_group, batch in operator.operator.sections():
+                    writer.add(operator.uid, state, kind, key_group, batch)
         data, sections = writer.finish()
         file = store_snapshot(self.storage, self.path_of(checkpoint), data, sections, self.inline_limit_bytes)
         subtasks = [

@@ -109,10 +109,12 @@ class ToDriver(Message, frozen=True):
 # -- coordinator to slot ------------------------------------------------------------------------------------------
 
 
-class StateSource(msgspec.Struct, frozen=True):
-    """A part of an old snapshot file that this slot needs; `file.sections` are only the ones to read."""
+class StateShare(msgspec.Struct, frozen=True):
+    """Rows `start` to `stop` of one section of operator state; `file.sections` is that section and its schema."""
 
     file: FileRef
+    start: int
+    stop: int
 
 
 class SubtaskRestore(msgspec.Struct, frozen=True):
@@ -133,6 +135,7 @@ class Start(Message, frozen=True):
     restored_from: int | None  # checkpoint id, None for a fresh start
     subtasks: list[SubtaskRestore]
     files: list[FileRef]
+    operator_state: list[StateShare] = []  # in the order of the old subtasks
     in_flight: list[FileRef] = []  # records that were under way to this slot's operators; the oldest file first
 
 

@@ -19,6 +19,7 @@ from tidegate.storage.metadata import Committable, SplitState
 if TYPE_CHECKING:
     from tidegate.graph.plan import PlannedOperator
     from tidegate.state.backend import KeyedSnapshot, KeyedStateBackend
+    from tidegate.state.operator_state import OperatorStateSnapshot, OperatorStateStore
     from tidegate.types import RecordType
     from tidegate.wire.control import SubtaskRestore
 
@@ -44,6 +45,7 @@ class OperatorSnapshot:
     splits: list[SplitState] = field(default_factory=list)
     committables: list[Committable] = field(default_factory=list)
     keyed: KeyedSnapshot | None = None
+    operator: OperatorStateSnapshot | None = None
 
 
 Emit = Callable[[Batch], None]
@@ -57,6 +59,7 @@ class RunningOperator:
     """Base of all. Subclasses override `process` and what else they need."""
 
     backend: KeyedStateBackend | None = None
+    operator_state: OperatorStateStore | None = None  #: of a CheckpointedFunction
 
     def __init__(self, planned: PlannedOperator, subtask: int) -> None:
         self.planned = planned

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from tidegate.api.checkpointed import CheckpointedFunction, InitializationContext, SnapshotContext
 from tidegate.api.functions import Context, KeyedProcessFunction
 from tidegate.batch import Batch
+from tidegate.ids import CheckpointId
 from tidegate.state.backend import bind_states
+from tidegate.state.operator_state import OperatorStateStore
 from tidegate.state.timers import TimerQueue
-from tidegate.task.operators.base import RunningOperator, check_iterable
+from tidegate.task.operators.base import OperatorSnapshot, RunningOperator, check_iterable
 from tidegate.task.operators.stateless import emit_columns
 from tidegate.task.operators.timers import Time, Timers
 
@@ -41,6 +44,8 @@ class _FunctionOperator(RunningOperator):
         self._job = job
         self._side: dict[str, list[Any]] = {}
         self._context: Context
+        if isinstance(function, CheckpointedFunction):
+            self.operator_state = OperatorStateStore(range(0) if backend is None else backend.key_groups)
         if backend is not None:
             bind_states(function, backend, self.columnar)
 
@@ -49,7 +54,24 @@ class _FunctionOperator(RunningOperator):
             self._job, self.uid, self.name, self.subtask, self.parallelism, restored=restore is not None
         )
         self._context._emit_side = self._collect_side
+        store = self.operator_state
+        if store is not None:
+            key_groups = range(0) if self.backend is None else self.backend.key_groups
+            self._function.initialize_state(
+                InitializationContext(store, restore is not None, self.subtask, self.parallelism, key_groups)
+            )
+            store.check_all_claimed()
         self._function.open(self._context)
+
+    def snapshot_sync(self, checkpoint: CheckpointId) -> OperatorSnapshot:
+        store, operator = self.operator_state, None
+        if store is not None:
+            context = SnapshotContext(checkpoint, store.raw_output())
+            self._function.snapshot_state(context)
+            operator = store.snapshot(context.raw)
+        snapshot = super().snapshot_sync(checkpoint)
+        snapshot.operator = operator
+        return snapshot
 
     def end_input(self) -> None:
         result = self._function.end_input(self._context)
