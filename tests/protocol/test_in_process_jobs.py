@@ -670,7 +670,7 @@ def test_a_damaged_log_record_ends_the_job_without_a_guess(fault: Corrupt | CutS
 @pytest.mark.parametrize("retained", [1, 2, 4])
 def test_the_newest_checkpoints_are_kept_and_the_files_of_the_others_are_gone(retained: int) -> None:
     storage = fresh_storage()
-    source = Numbered(1, 5, 60)
+    source = Numbered(1, 5, 40, rows_per_poll=(1, 0, 0))
     run(job(storage, source, retained=retained, every="10ms", limits={"inline_limit_bytes": 0}), 1)
     last = log_records(storage)[-1]
     completed = logged_checkpoints(storage)
@@ -739,7 +739,7 @@ class TakenOver(Numbered):
         return reader
 
 
-LONG = TakenOver(1, 5, 60)
+LONG = TakenOver(1, 5, 40, rows_per_poll=(1, 0, 0))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -811,7 +811,7 @@ def test_checkpoints_that_expire_are_given_up_and_lose_nothing() -> None:
     expired = 0
     for seed in range(6):
         forget_ledgers()
-        env = job(every="10ms", timeout="60ms", max_concurrent=4, tolerable_failures=100_000)
+        env = job(every="10ms", timeout="200ms", max_concurrent=4, tolerable_failures=100_000)
         expired += run(env, seed)._view.failed
         assert_exact()
 

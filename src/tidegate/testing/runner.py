@@ -7,6 +7,7 @@ reached and every failure repeated. Channels keep Spark's look-ahead: a frame ar
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import deque
 from collections.abc import Callable
@@ -25,12 +26,15 @@ from tidegate.launch import collected_results, slot_settings
 from tidegate.storage.store import ObjectStore, open_store
 from tidegate.task.failures import describe_failure
 from tidegate.task.mailbox import Mailbox
+from tidegate.task.operators.base import OperatorFailed
 from tidegate.task.program import SlotProgram
 from tidegate.task.slot import Slot
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.crash_points import Crash, InProcessCrashPoints, SimulatedCrash
 from tidegate.wire.control import FromSlot, ToDriver, ToSlot, decode_from_slot, decode_to_slot, encode
 from tidegate.wire.frame import FrameSeal, decode_frame
+
+log = logging.getLogger("tidegate.testing")
 
 MAX_ACTIONS = 2_000_000
 CHANNEL_ROWS = 8  #: Spark's credit: a slot whose outbox cannot be emptied does not turn
@@ -325,7 +329,10 @@ class _AttemptRun:
                 if not frames:
                     process.slot.mailbox.end_input()
                 process.slot.turn(0.0)
-            process.slot.close()
+            try:
+                process.slot.close()
+            except OperatorFailed as failed:  # as in task/main.py: told, and nothing changes
+                log.warning("close() of %s failed after the job had finished: %s", failed.operator.name, failed.cause)
             process.alive = False
 
     # -- what can happen ----------------------------------------------------------------------------------------------

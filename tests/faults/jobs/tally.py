@@ -185,7 +185,8 @@ def narrate(client: JobClient) -> None:
         match event:
             case StatusChanged(status, detail, at):
                 workers = {str(slot): hello.pid for slot, hello in client.workers().items()}
-                say(status=status.name, detail=detail, at=at, workers=workers)
+                attempt = client.view.attempt
+                say(status=status.name, detail=detail, at=at, workers=workers, attempt=attempt.number if attempt else 0)
             case AttemptFailed(attempt, error, _, at):
                 say(failed=str(attempt), error=error, at=at)
             case CheckpointChanged(statistics) if statistics.status is CheckpointStatus.COMPLETED:
