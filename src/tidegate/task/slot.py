@@ -40,10 +40,11 @@ from tidegate.storage.paths import JobPaths
 from tidegate.task.capture import Capture
 from tidegate.task.chains import HostedChain, host_chains
 from tidegate.task.committing import Commits
+from tidegate.task.cuts import Cut, UnalignedCuts
 from tidegate.task.held import HeldFrames
 from tidegate.task.in_flight import remainder
 from tidegate.task.mailbox import BarrierArrived, Letter, Mailbox
-from tidegate.task.operators.base import OperatorFailed, OperatorSnapshot, RunningOperator
+from tidegate.task.operators.base import OperatorFailed, RunningOperator
 from tidegate.task.operators.build import OperatorSurroundings
 from tidegate.task.operators.timers import Time
 from tidegate.task.outbox import Outbox
@@ -87,15 +88,6 @@ class _Work:
     position: int = 0
 
 
-@dataclass(slots=True)
-class _Cut:
-    """An unaligned snapshot whose in-flight records are still being gathered."""
-
-    snapshots: list[OperatorSnapshot]
-    timings: SnapshotTimings
-    capture: Capture
-
-
 class Slot:
     """See the module. `turn` does one piece of work; rows for Spark gather in `outbox`."""
 
@@ -130,9 +122,7 @@ class Slot:
         self.outbox = Outbox(FrameSeal(program.frame_key), self.id.index, below)
         channels = frozenset(ChannelId(i) for i in range(above))
         self._aligner = BarrierAligner(channels) if program.settings.exactly_once else BarrierTracker(channels)
-        self._cuts: dict[CheckpointId, _Cut] = {}
-        self._turns_unaligned: dict[CheckpointId, float] = {}  #: when an aligned checkpoint under way turns unaligned
-        self._barriers_seen: set[CheckpointId] = set()  #: whose barrier has arrived, read or not
+        self._cuts = UnalignedCuts()
         self._sequences = [0] * above
         self._held = self._new_held()
         self._backlog: deque[HeldFrames] = deque()  #: released frames, older before newer; read before the mailbox
@@ -237,7 +227,7 @@ class Slot:
             times.append(self._last_flush + self._idle_gap_s)
         if self._commits.retry_at is not None:
             times.append(self._commits.retry_at)
-        times += [at for id, at in self._turns_unaligned.items() if id in self._barriers_seen]
+        times += self._cuts.due_times()
         if self._ready:
             times += [time for chain in self.chains if (time := chain.next_time()) is not None]
         return min(times, default=None)
@@ -248,9 +238,8 @@ class Slot:
             self._commits.resume()
         now = self._clock()
         if self._ready and not self._is_first_layer:
-            for id, at in list(self._turns_unaligned.items()):
-                if at <= now and id in self._barriers_seen:
-                    self._cut(id)
+            for checkpoint in self._cuts.due(now):
+                self._cut(checkpoint)
         if self._ready and self._work is None:
             for chain in self.chains:
                 due = chain.next_time()
@@ -344,7 +333,7 @@ class Slot:
         now = self._clock()
         self._triggered_at[checkpoint] = now
         if unaligned_after_s is not None and checkpoint > self._aligner.done:
-            self._turns_unaligned[checkpoint] = now + unaligned_after_s
+            self._cuts.turns_at(checkpoint, now + unaligned_after_s)
             self.mailbox.open_for(checkpoint)
         if self._is_first_layer:
             self._crash_points.reach("source.before-barrier", self.id, checkpoint)
@@ -357,11 +346,11 @@ class Slot:
     def _barrier_arrived(self, checkpoint: CheckpointId, unaligned: bool) -> None:
         if checkpoint <= self._aligner.done:
             return
-        self._barriers_seen.add(checkpoint)
+        self._cuts.barrier_arrived(checkpoint)
         if unaligned and self._ready:
             self._cut(checkpoint)
         elif unaligned:
-            self._turns_unaligned[checkpoint] = float("-inf")  # as soon as the slot is ready
+            self._cuts.turns_at(checkpoint, float("-inf"))  # as soon as the slot is ready
 
     def _complete(self, checkpoint: CheckpointId) -> None:
         self._forget_trigger(checkpoint)
@@ -382,12 +371,7 @@ class Slot:
 
     def _forget_trigger(self, checkpoint: CheckpointId) -> None:
         self.mailbox.shut_up_to(checkpoint)
-        for cut in [id for id in self._cuts if id <= checkpoint]:
-            for snapshot in self._cuts.pop(cut).snapshots:
-                if snapshot.keyed is not None:
-                    snapshot.keyed.release()
-        self._turns_unaligned = {id: at for id, at in self._turns_unaligned.items() if id > checkpoint}
-        self._barriers_seen = {id for id in self._barriers_seen if id > checkpoint}
+        self._cuts.forget_up_to(checkpoint)
         for old in [id for id in self._triggered_at if id <= checkpoint]:
             del self._triggered_at[old]
         self._uploader.aborted -= {id for id in self._uploader.aborted if id < checkpoint}
@@ -501,11 +485,11 @@ class Slot:
                     self._crash_points.reach("slot.aligned", self.id, checkpoint)
                     self._checkpoint(
                         checkpoint,
-                        FLAG_TIMEOUTABLE if checkpoint in self._turns_unaligned else 0,
+                        FLAG_TIMEOUTABLE if self._cuts.may_turn(checkpoint) else 0,
                         alignment_s=self._clock() - self._alignment_began,
                         alignment_bytes=self._held.size_bytes,
                     )
-                    self._turns_unaligned.pop(checkpoint, None)
+                    self._cuts.aligned(checkpoint)
                     self.mailbox.shut_up_to(checkpoint)
                 case ReleaseChannels():
                     if len(self._held):
@@ -530,7 +514,7 @@ class Slot:
 
     def _cut(self, checkpoint: CheckpointId) -> None:
         """Unaligned: the snapshot now, with what was received before each channel's barrier and not yet processed."""
-        self._turns_unaligned.pop(checkpoint, None)
+        self._cuts.aligned(checkpoint)
         overtaken = self._aligner.overtake(checkpoint)
         if overtaken is None:
             return
@@ -555,7 +539,7 @@ class Slot:
 
     def _captured(self, checkpoint: CheckpointId) -> None:
         """Every channel's barrier has come: the cut is whole."""
-        cut = self._cuts.pop(checkpoint, None)
+        cut = self._cuts.take(checkpoint)
         if cut is not None:
             timings = msgspec.structs.replace(cut.timings, in_flight_bytes=cut.capture.size_bytes)
             frames = cut.capture.frames
@@ -603,7 +587,7 @@ class Slot:
         self._crash_points.reach("slot.snapshot-taken", self.id, checkpoint)
         # 4c, 4d. in the background; an unaligned one when its in-flight records are whole
         if capture is not None:
-            self._cuts[checkpoint] = _Cut(snapshots, timings, capture)
+            self._cuts.begin(Cut(snapshots, timings, capture))
         else:
             self._uploads.submit(lambda: self._uploader.store_and_acknowledge(checkpoint, snapshots, timings, []))
 

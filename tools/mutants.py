@@ -1,0 +1,358 @@
+"""Plants faults in a copy of the source, one at a time, and expects the tests to fail for each.
+
+A fault is a text that must stand exactly once in its file, and what takes its place. The unchanged copy runs first and
+must pass. The last line of the output is JSON; the exit status is 1 when a fault survives.
+
+    python tools/mutants.py             all
+    python tools/mutants.py NAME ...    these
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+AT_ONCE = 2
+TEST_TIMEOUT_S = 90  #: a fault may well make a test hang
+RUN_TIMEOUT_S = 330
+
+#: Quick ones first. Of the property test only some cases: with a fault in, few are needed.
+TESTS = [
+    "tests/unit/test_plan.py",
+    "tests/unit/test_wire.py",
+    "tests/unit/test_held.py",
+    "tests/unit/test_mailbox.py",
+    "tests/protocol/test_alignment.py",
+    "tests/protocol/test_checkpointing.py",
+    "tests/protocol/test_attempt.py",
+    "tests/protocol/test_restarts.py",
+    "tests/protocol/test_restoring.py",
+    "tests/protocol/test_slot.py",
+    "tests/protocol/test_scripted_source.py",
+    "tests/protocol/test_in_process_jobs.py",
+    "tests/protocol/test_exactly_once_property.py::test_each_record_is_applied_once[0]",
+    "tests/protocol/test_exactly_once_property.py::test_each_record_is_applied_once[1]",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """In `file` (below src/tidegate), `new` instead of `old`."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    name: str
+    what: str
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    passed: bool
+    seconds: float
+    caught_by: str  #: the test that failed first
+
+
+MUTANTS = (
+    Mutant(
+        "no-holding-back",
+        "frames behind a barrier are processed before the other barriers have come",
+        (
+            Change(
+                "task/slot.py", "        if self._aligner.is_held(ChannelId(frame.sender)):\n", "        if False:\n"
+            ),
+        ),
+    ),
+    Mutant(
+        "ack-before-upload",
+        "a slot acknowledges, and then stores its file",
+        (
+            Change(
+                "task/snapshots.py",
+                "        file = store_snapshot(self.storage, self.path_of(checkpoint), data, sections, "
+                "self.inline_limit_bytes)\n",
+                "        path = self.path_of(checkpoint)\n"
+                "        LATE.append(lambda: store_snapshot(self.storage, path, data, sections, 0))\n"
+                "        file = FileRef(size=memoryview(data).nbytes, path=path, sections=list(sections))\n",
+            ),
+            Change(
+                "task/snapshots.py",
+                '        self.crash_points.reach("slot.after-ack", self.slot, checkpoint)\n',
+                '        self.crash_points.reach("slot.after-ack", self.slot, checkpoint)\n'
+                "        while LATE:\n            LATE.pop(0)()\n",
+            ),
+            Change(
+                "task/snapshots.py",
+                "from tidegate.storage.metadata import SlotSnapshot",
+                "LATE = []\nfrom tidegate.storage.metadata import FileRef, SlotSnapshot",
+            ),
+        ),
+    ),
+    Mutant(
+        "log-record-before-last-ack",
+        "a checkpoint is stored when all but one slot have acknowledged",
+        (
+            Change(
+                "protocol/checkpointing.py",
+                "        if pending.snapshots.keys() != self.slots:\n            return []\n",
+                "        if len(pending.snapshots) < len(self.slots) - 1:\n            return []\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "commit-before-log-record",
+        "slots are told to commit before the log record is written",
+        (
+            Change(
+                "coordinator/attempt.py",
+                "                self.storing.submit(lambda: self._store(action, triggered_at))\n",
+                "                self._tell_all(Complete(action.checkpoint))\n"
+                "                self.storing.submit(lambda: self._store(action, triggered_at))\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "held-frames-before-barrier",
+        "what was held back is processed before the snapshot is taken and the barrier forwarded",
+        (
+            Change(
+                "task/slot.py",
+                '                    self._crash_points.reach("slot.aligned", self.id, checkpoint)\n',
+                '                    self._crash_points.reach("slot.aligned", self.id, checkpoint)\n'
+                "                    while len(self._held):\n"
+                "                        self._accept(self._held.pop())\n"
+                "                        while self._work is not None:\n"
+                "                            self._go_on()\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "id-reused-after-rollback",
+        "after a rollback ids go on from the checkpoint that was named",
+        (
+            Change(
+                "storage/log.py",
+                "            next_id = max(next_id, resume.id + 1)\n",
+                "            next_id = resume.id + 1\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "fallback-to-older-checkpoint",
+        "a damaged checkpoint is passed over, and an older one is taken",
+        (
+            Change(
+                "storage/checkpoints.py",
+                "    if xxhash.xxh3_128_hexdigest(data) != pointer.checksum:\n",
+                "    others = [other for other in older if other != pointer]\n"
+                "    if xxhash.xxh3_128_hexdigest(data) != pointer.checksum and others:\n"
+                "        return load_checkpoint(store, others[-1], others[:-1])\n"
+                "    if xxhash.xxh3_128_hexdigest(data) != pointer.checksum:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "relay-by-round-robin",
+        "a relaying slot is chosen in turn, not by edge and target",
+        (
+            Change(
+                "graph/plan.py",
+                "        return (edge.index + target) % width\n",
+                "        return next(IN_TURN) % width\n",
+            ),
+            Change(
+                "graph/plan.py",
+                "MAX_LAYER_WIDTH = 128\n",
+                'MAX_LAYER_WIDTH = 128\nIN_TURN = __import__("itertools").count()\n',
+            ),
+        ),
+    ),
+    Mutant(
+        "position-of-the-last-record",
+        "a source notes where the last records began, not where they ended",
+        (
+            Change(
+                "task/operators/source.py",
+                "            records = self._reader.poll(deadline)\n",
+                "            noted = self._reader.splits()\n"
+                "            records = self._reader.poll(deadline)\n"
+                "            self._noted = None if records is None else noted\n",
+            ),
+            Change(
+                "task/operators/source.py",
+                "for split in self._reader.snapshot(checkpoint)]",
+                'for split in getattr(self, "_noted", None) or self._reader.snapshot(checkpoint)]',
+            ),
+        ),
+    ),
+    Mutant(
+        "foreign-ack-accepted",
+        "an acknowledgement of another attempt counts",
+        (
+            Change(
+                "protocol/checkpointing.py",
+                "        if ack.attempt != self.attempt or ack.slot not in self.slots:\n",
+                "        if ack.slot not in self.slots:\n",
+            ),
+        ),
+    ),
+    # Beyond the ten that every release must name.
+    Mutant(
+        "barrier-before-its-records",
+        "the barrier leaves before what was emitted ahead of it",
+        (
+            Change(
+                "task/slot.py",
+                "        for chain in self.chains:\n            chain.flush()\n"
+                "        self.outbox.send_barrier(checkpoint)\n",
+                "        self.outbox.send_barrier(checkpoint)\n"
+                "        for chain in self.chains:\n            chain.flush()\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "committable-forgotten-early",
+        "a committable leaves the snapshots when its commit is asked for, not when it has returned",
+        (
+            Change(
+                "task/committing.py",
+                "        self._busy = True\n",
+                "        self._busy = True\n        for sink, due in work:\n            sink.forget(due)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "abort-ends-older-checkpoint",
+        "the abort of one checkpoint ends the alignment of another",
+        (
+            Change(
+                "protocol/alignment.py",
+                "        if self.aligning == checkpoint:\n",
+                "        if self.aligning is not None and self.aligning <= checkpoint:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "seal-not-checked",
+        "frames of anybody are accepted",
+        (
+            Change(
+                "wire/frame.py",
+                "        return hmac.compare_digest(self.make(header, flags, payload), seal)\n",
+                "        return True\n",
+            ),
+        ),
+    ),
+)
+
+
+@contextmanager
+def copy_of_the_source() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tidegate-mutant-") as folder:
+        copy = Path(folder)
+        ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
+        shutil.copytree(ROOT / "src", copy / "src", ignore=ignore)
+        shutil.copytree(ROOT / "tests", copy / "tests", ignore=ignore)
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        yield copy
+
+
+def plant(mutant: Mutant, copy: Path) -> None:
+    for change in mutant.changes:
+        path = copy / "src" / "tidegate" / change.file
+        text = path.read_text(encoding="utf-8")
+        found = text.count(change.old)
+        if found != 1:
+            raise SystemExit(
+                f"mutant {mutant.name}: the text to replace stands {found} times in src/tidegate/{change.file}, not once. "
+                f"The code has changed: bring the mutant up to date.\n{change.old}"
+            )
+        path.write_text(text.replace(change.old, change.new), encoding="utf-8")
+
+
+def run_tests(copy: Path) -> Outcome:
+    environment = {name: value for name, value in os.environ.items() if name != "TIDEGATE_SEED"}
+    environment |= {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    began = time.monotonic()
+    # The package of this checkout is installed too: make sure that the copy is what is tested.
+    where = subprocess.run(
+        [sys.executable, "-c", "import tidegate; print(tidegate.__file__)"],
+        cwd=copy,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    if Path(where).resolve() != (copy / "src" / "tidegate" / "__init__.py").resolve():
+        raise SystemExit(f"the tests would run against {where}, not against the copy in {copy}")
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--tb=no", "-m", "not slow", f"--timeout={TEST_TIMEOUT_S}"]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, *TESTS],
+            cwd=copy,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=RUN_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return Outcome(False, time.monotonic() - began, f"did not end within {RUN_TIMEOUT_S} s")
+    seconds = time.monotonic() - began
+    if done.returncode not in (0, 1):  # 1: tests failed; anything else says nothing about the fault
+        raise SystemExit(f"pytest ended with {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return Outcome(done.returncode == 0, seconds, failed[0].split(" ")[1] if failed else "")
+
+
+def try_out(mutant: Mutant | None) -> Outcome:
+    with copy_of_the_source() as copy:
+        if mutant is not None:
+            plant(mutant, copy)
+        return run_tests(copy)
+
+
+def chosen(names: list[str]) -> list[Mutant]:
+    unknown = set(names) - {mutant.name for mutant in MUTANTS}
+    if unknown:
+        raise SystemExit(f"no such mutant: {', '.join(sorted(unknown))}")
+    return [mutant for mutant in MUTANTS if not names or mutant.name in names]
+
+
+def main(names: list[str]) -> int:
+    mutants = chosen(names)
+    unchanged = try_out(None)
+    if not unchanged.passed:
+        print(f"the tests fail without any fault: {unchanged.caught_by}", file=sys.stderr)
+        return 1
+    print(f"{'unchanged':<30} passes {unchanged.seconds:6.0f} s", flush=True)
+    survived = []
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for mutant, outcome in zip(mutants, pool.map(try_out, mutants), strict=True):
+            if outcome.passed:
+                survived.append(mutant.name)
+            verdict = "SURVIVED" if outcome.passed else "caught"
+            print(f"{mutant.name:<30} {verdict} {outcome.seconds:6.0f} s  {outcome.caught_by}", flush=True)
+            if outcome.passed:
+                print(f"    {mutant.what}", flush=True)
+    print(json.dumps({"mutants": len(mutants), "caught": len(mutants) - len(survived), "survived": survived}))
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
