@@ -95,7 +95,9 @@ class JobConfig:
                 "out `every`) a record is processed at most once"
             )
         if self.unaligned and self.mode != "exactly-once":
-            raise ConfigurationError("unaligned checkpoints are exactly-once; at-least-once never aligns, so it needs no other")
+            raise ConfigurationError(
+                "unaligned checkpoints are exactly-once; at-least-once never aligns, so it needs no other"
+            )
         if self.unaligned and self.max_concurrent > 1:
             raise ConfigurationError("unaligned checkpoints run one at a time: set max_concurrent=1")
         if self.aligned_timeout_s and not self.unaligned:

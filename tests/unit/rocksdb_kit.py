@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from state_kit import MAX_PARALLELISM, Everything
@@ -14,23 +15,34 @@ from tidegate.state.keys import KeyType
 from tidegate.state.rocksdb import RocksStateBackend, StoredFolder
 from tidegate.state.rocksdb_options import RocksMemory, RocksSettings
 
-#: Every value that is used leaves memory at once: whatever is forgotten too early is found by this.
-NO_MEMORY = 0
-AMPLE = 16 << 20
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much of the state may be in memory."""
+
+    clean_bytes: int
+    unwritten_bytes: int
+
+
+AMPLE = Room(16 << 20, 16 << 20)
+#: What is used leaves memory at once: whatever is forgotten too early is found by this.
+NONE = Room(0, 0)
+FORGETFUL = Room(0, 16 << 20)
+HASTY = Room(16 << 20, 0)
 
 
 class RocksBackends:
     """Makes backends, and closes them all."""
 
-    def __init__(self, folder: Path, values_bytes: int = AMPLE) -> None:
+    def __init__(self, folder: Path, room: Room = AMPLE) -> None:
         self.folder = folder
         self.settings = RocksSettings(memory_bytes=4 << 20, folder=folder / "state")
-        self.values_bytes = values_bytes
+        self.room = room
         self._stack = ExitStack()
 
     def backend(self, key_type: KeyType, key_groups: range = range(MAX_PARALLELISM)) -> RocksStateBackend:
         memory = RocksMemory(self.settings)
-        memory.values_bytes = self.values_bytes
+        memory.clean_bytes, memory.unwritten_bytes = self.room.clean_bytes, self.room.unwritten_bytes
         backend = RocksStateBackend(key_type, key_groups, MAX_PARALLELISM, self.settings, memory)
         self._stack.callback(backend.close)
         return backend
@@ -55,11 +67,11 @@ class RocksBackends:
 
 
 @contextmanager
-def rocks_backends(values_bytes: int = AMPLE) -> Iterator[RocksBackends]:
+def rocks_backends(room: Room = AMPLE) -> Iterator[RocksBackends]:
     # In memory where there is such a folder: RocksDB syncs each table, and a test has nothing to lose.
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        made = RocksBackends(Path(folder), values_bytes)
+        made = RocksBackends(Path(folder), room)
         try:
             yield made
         finally:

@@ -8,7 +8,7 @@ import errno
 import json
 import os
 from dataclasses import dataclass
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from uuid import UUID
 
@@ -366,7 +366,7 @@ ROWS = [
         ["plain", 'with "quotes", commas', "two\nlines", "\U0001f30a"][number % 4],
         bytes([number]),
         date(2024, 2, 29),
-        datetime(2024, 1, 1, 12, 0, number, tzinfo=timezone.utc),
+        datetime(2024, 1, 1, 12, 0, number, tzinfo=UTC),
         Decimal("1.10"),
         UUID(int=number),
         None if number % 3 else number,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from uuid import UUID
 
@@ -39,7 +39,7 @@ EVERYTHING = Everything(
     "",
     b"\x00\xff",
     date(2024, 2, 29),
-    datetime(2024, 1, 1, 12, tzinfo=timezone.utc),
+    datetime(2024, 1, 1, 12, tzinfo=UTC),
     Decimal("1.10"),
     UUID("12345678123456781234567812345678"),
     None,

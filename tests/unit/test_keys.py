@@ -8,7 +8,7 @@ import math
 import pickle
 import uuid
 from collections import namedtuple
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
@@ -54,7 +54,7 @@ NAMES = {
 ints = st.one_of(st.integers(-300, 300), st.integers(-(2**63), 2**64 - 1), st.integers(-(2**80), 2**80))
 decimals = st.decimals(allow_nan=False, allow_infinity=False)
 zones = st.one_of(
-    st.just(timezone.utc),
+    st.just(UTC),
     st.sampled_from([ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")]),
     st.timedeltas(timedelta(hours=-23), timedelta(hours=23)).map(timezone),
 )
@@ -86,7 +86,7 @@ confusable = st.sampled_from(
         *("", "0", "1", "\0", "\0\0", "a", "a\0", "é", "\U0001f600", "\uffff"),
         *(b"", b"0", b"\0", b"a", b"a\0"),
         *((), (0,), (False,), (None,), ((),), ((), ()), ("a",), ("a", ""), ("a\0",), (1, 2), (1,)),
-        *(date(1970, 1, 1), datetime(1970, 1, 1), datetime(1970, 1, 1, tzinfo=timezone.utc)),
+        *(date(1970, 1, 1), datetime(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)),
         *(datetime(1970, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))), UUID(int=0), UUID(int=1)),
     ]
 )
@@ -158,12 +158,12 @@ def test_values_that_python_takes_for_equal_are_different_keys():
         [Decimal("1"), Decimal("1.0"), Decimal("1.00"), Decimal("10E-1")],
         [Decimal(0), Decimal("-0"), Decimal("0E+5")],
         [Decimal(1200), Decimal("12E2")],
-        [datetime(2024, 7, 1, 12, tzinfo=timezone.utc), datetime(2024, 7, 1, 14, tzinfo=ZoneInfo("Europe/Berlin"))],
+        [datetime(2024, 7, 1, 12, tzinfo=UTC), datetime(2024, 7, 1, 14, tzinfo=ZoneInfo("Europe/Berlin"))],
         [datetime(2024, 10, 27, 2, 30, fold=0), datetime(2024, 10, 27, 2, 30, fold=1)],
         # Python says that these two are different, because the offset depends on fold (PEP 495).
         [
             datetime(2024, 10, 27, 2, 30, tzinfo=ZoneInfo("Europe/Berlin")),
-            datetime(2024, 10, 27, 0, 30, tzinfo=timezone.utc),
+            datetime(2024, 10, 27, 0, 30, tzinfo=UTC),
         ],
         [7, np.int8(7), np.uint64(7)],
         ["a", np.str_("a")],
@@ -274,7 +274,7 @@ def test_many_hashes_of_mixed_keys_are_the_hashes_of_each(some):
         *((int, key) for key in (True, 1.0, "1", None)),
         *((float, key) for key in ("1", True, 2**60 + 1)),
         *((date, datetime(2024, 1, 1)), (datetime, datetime(2024, 1, 1)), (datetime, date(2024, 1, 1))),
-        (NaiveDatetime, datetime(2024, 1, 1, tzinfo=timezone.utc)),
+        (NaiveDatetime, datetime(2024, 1, 1, tzinfo=UTC)),
         *((str, b"a"), (bytes, "a"), (bool, 1), (UUID, "a"), (Decimal, 1), (int | None, "a")),
         *((tuple[int, str], key) for key in ((1,), (1, 2), [1, "a"], (True, "a"))),
     ],
@@ -338,7 +338,7 @@ integers = {
     pa.uint64(): (0, 2**64 - 1),
 }
 seconds = st.integers(-(10**9), 4 * 10**9)
-instants = seconds.map(lambda s: datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=s))
+instants = seconds.map(lambda s: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=s))
 wall_clocks = seconds.map(lambda s: datetime(1970, 1, 1) + timedelta(seconds=s))
 COLUMNS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     *((type, st.integers(*bounds)) for type, bounds in integers.items()),

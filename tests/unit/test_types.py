@@ -6,7 +6,7 @@ import functools
 import pickle
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Dict, List, NewType, Optional, Tuple, Union  # noqa: UP035 - users still write them
@@ -37,7 +37,7 @@ settings.register_profile("no deadline", deadline=None)  # the first example pay
 settings.load_profile("no deadline")
 
 UserId = NewType("UserId", int)
-UTC = timezone.utc
+UTC = UTC
 
 
 @dataclass
@@ -388,7 +388,7 @@ def test_pickled_values_of_local_classes_come_back():
         (tuple, r"tuple\[int, str\]"),
         (tuple[int, ...], r"list\[T\]"),
         (tuple[()], "empty"),
-        (Union[int, str], "one type"),  # noqa: UP007
+        (Union[int, str], "one type"),
         (object, "Pickled"),
         (Any, "Pickled"),
         (Plain, "Pickled"),

@@ -99,10 +99,6 @@ class RocksStateBackend(KeyedStateBackend):
     def _options(self) -> Options:
         return database_options(self.settings, self._memory)
 
-    def _limit_bytes(self) -> int:
-        """Of one state: an even share."""
-        return self._memory.share_bytes()
-
     # -- the contract ----------------------------------------------------------------------------------------------
 
     def bind(self, declaration: Declaration, columnar: bool = False) -> Handle:
@@ -114,7 +110,7 @@ class RocksStateBackend(KeyedStateBackend):
         return state[2]
 
     def _new_state(self, declaration: Declaration, columnar: bool) -> tuple[RocksTable, Handle]:
-        surroundings = (self._store, self._addresses, self._current, self._limit_bytes)
+        surroundings = (self._store, self._addresses, self._current, self._memory.share)
         if isinstance(declaration, ListState):
             lists = RocksLists(declaration, *surroundings)
             return lists, RocksList(declaration, lists)

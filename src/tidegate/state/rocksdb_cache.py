@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from tidegate.state.declarations import Declaration
     from tidegate.state.rocksdb_keys import Addresses
+    from tidegate.state.rocksdb_options import Share
     from tidegate.state.rocksdb_store import Family, RocksStore, Row
     from tidegate.state.sections import SectionReader
 
@@ -110,14 +111,14 @@ class RocksTable(ABC):
         store: RocksStore,
         addresses: Addresses,
         current: CurrentKey,
-        limit_bytes: Callable[[], int],
+        share: Callable[[], Share],
     ) -> None:
         self.declaration = declaration
         self.store = store
         self.addresses = addresses
         self.current = current
         self.family = store.family(declaration)
-        self._limit = limit_bytes
+        self.share = share
 
     @abstractmethod
     def take_changes(self) -> Changes:
@@ -155,10 +156,6 @@ class RocksTable(ABC):
         with self.store.lock:
             self.store.settle()
             self.family.write(self.take_changes().rows(self.family))
-
-    @property
-    def limit_bytes(self) -> int:
-        return self._limit()
 
     def current_key(self) -> Any:
         """For use off the fast path. :raises ConfigurationError: when no key is current."""

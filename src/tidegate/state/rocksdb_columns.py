@@ -140,7 +140,7 @@ class RocksColumns(RocksTable):
 
     def resize(self) -> None:
         row_bytes = _INT_ROW_BYTES if isinstance(self.cached.index, IntIndex) else _OBJECT_ROW_BYTES
-        self.cached.row_limit = max(1, self.limit_bytes // row_bytes)
+        self.cached.row_limit = sum(self.share()) // row_bytes
 
     def _read(self, start: int, stop: int) -> None:
         if not self.family.holds_rows:

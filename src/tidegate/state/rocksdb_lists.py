@@ -79,9 +79,9 @@ class RocksLists(RocksTable):
         self.resize()
 
     def resize(self) -> None:
-        third = self.limit_bytes // 3
-        self._wholes.limit_bytes = third
-        self._dirty_limit_bytes = third
+        share = self.share()
+        self._wholes.limit_bytes = share.clean_bytes // 2
+        self._dirty_limit_bytes = share.unwritten_bytes
 
     def whole(self, key: Any) -> list[Any]:
         """All elements as they are kept. Not the caller's own."""

@@ -97,9 +97,9 @@ class RocksMaps(RocksTable):
         self.resize()
 
     def resize(self) -> None:
-        third = self.limit_bytes // 3
-        self._known.limit_bytes = third
-        self._dirty_limit_bytes = third
+        share = self.share()
+        self._known.limit_bytes = share.clean_bytes // 2
+        self._dirty_limit_bytes = share.unwritten_bytes
 
     def _settle(self) -> None:
         self.store.settle()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from rocksdict import (
     BlockBasedOptions,
@@ -43,6 +43,13 @@ class RocksSettings:
     folder: Path = field(default_factory=default_base)  #: on a local disk
 
 
+class Share(NamedTuple):
+    """What one state may have in memory."""
+
+    clean_bytes: int
+    unwritten_bytes: int
+
+
 class SharesMemory(Protocol):
     """A backend."""
 
@@ -54,12 +61,13 @@ class RocksMemory:
 
     def __init__(self, settings: RocksSettings) -> None:
         quarter = max(settings.memory_bytes // 4, 64 * 1024)
-        self.values_bytes = 2 * quarter  #: for values in use, of all states together
+        self.clean_bytes = quarter  #: for values in use, of all states together
+        self.unwritten_bytes = quarter  #: for values that are to be written
         self.write_buffer_bytes = quarter
         self.blocks = Cache(2 * quarter)
         # Charged to the block cache: a write buffer that grows takes room from blocks, and the sum stays.
         self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(quarter, False, self.blocks)
-        self.states = 0  #: that have a share of `values_bytes`
+        self.states = 0  #: that have an even share each
         self._backends: list[SharesMemory] = []
 
     def join(self, backend: SharesMemory) -> None:
@@ -69,9 +77,10 @@ class RocksMemory:
         if backend in self._backends:
             self._backends.remove(backend)
 
-    def share_bytes(self) -> int:
+    def share(self) -> Share:
         """Of one state."""
-        return self.values_bytes // max(1, self.states)
+        states = max(1, self.states)
+        return Share(self.clean_bytes // states, self.unwritten_bytes // states)
 
     def resize(self) -> None:
         for backend in self._backends:

@@ -62,10 +62,10 @@ class RocksValues(RocksTable):
         self.resize()
 
     def resize(self) -> None:
-        third = self.limit_bytes // 3
-        self.clean.limit_bytes = third
-        self.dirty_limit_bytes = third
-        self.dirty_limit = max(1, third // self._entry_bytes())
+        share = self.share()
+        self.clean.limit_bytes = share.clean_bytes // 2
+        self.dirty_limit_bytes = share.unwritten_bytes
+        self.dirty_limit = share.unwritten_bytes // self._entry_bytes()
 
     def _size_of(self, kept: Any) -> int:
         size = 0 if kept is ABSENT else self.cells.size_of(kept)

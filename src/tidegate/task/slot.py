@@ -68,7 +68,7 @@ from tidegate.wire.control import (
     ToDriver,
     Trigger,
 )
-from tidegate.wire.frame import FLAG_TIMEOUTABLE, FLAG_UNALIGNED, Frame, FrameSeal, Kind
+from tidegate.wire.frame import FLAG_TIMEOUTABLE, FLAG_UNALIGNED, Frame, FrameSeal, Kind, barrier_flags
 from tidegate.wire.records import decode_records
 
 #: Expired state that is looked for after each frame: a little at a time, never a scan.
@@ -593,9 +593,3 @@ class Slot:
 
     def _new_held(self) -> HeldFrames:
         return HeldFrames(self.settings.held_memory_bytes, self.settings.held_disk_bytes)
-
-
-def barrier_flags(unaligned_after_s: float | None) -> int:
-    if unaligned_after_s is None:
-        return 0
-    return FLAG_UNALIGNED if unaligned_after_s <= 0 else FLAG_TIMEOUTABLE

@@ -137,3 +137,10 @@ def decode_frame(seal: FrameSeal, data: memoryview) -> Frame:
     if kind not in _KINDS:
         raise ProtocolViolation(f"a frame from sender {sender} is of the unknown kind {kind}")
     return Frame(Kind(kind), sender, origin, target, edge, sequence, count, value, flags, payload)
+
+
+def barrier_flags(unaligned_after_s: float | None) -> int:
+    """How a source's barrier begins: aligned to the end, unaligned, or aligned for a while."""
+    if unaligned_after_s is None:
+        return 0
+    return FLAG_UNALIGNED if unaligned_after_s <= 0 else FLAG_TIMEOUTABLE
