@@ -254,15 +254,18 @@ class Driver:
         workers: dict[str, int] = self.await_line("RUNNING", lambda line: line.get("status") == "RUNNING")["workers"]
         return workers
 
-    def await_checkpoints(self, more: int, attempt: str | None = None) -> None:
-        """So many more completed checkpoints, from now; of that attempt, if one is named."""
+    def workers(self) -> list[int]:
+        """Process ids, as of the last change of status."""
+        told = [list(line["workers"].values()) for line in self.lines if "workers" in line]
+        return told[-1] if told else []
+
+    def await_checkpoints(self, more: int) -> None:
+        """So many more completed checkpoints, from now."""
         with self._changed:
             seen = len(self.lines)
         self.await_line(
             f"{more} more checkpoints",
-            lambda _: (
-                sum("completed" in line and attempt in (None, line["attempt"]) for line in self.lines[seen:]) >= more
-            ),
+            lambda _: sum("completed" in line for line in self.lines[seen:]) >= more,
         )
 
     def await_end(self, patience_s: float = 120.0) -> str:

@@ -27,6 +27,29 @@ def test_a_driver_killed_at_a_step_of_the_protocol_changes_nothing(
 
     drivers = drive_until_finished(settings, most_drivers=times + 1)
 
+    assert_exact(settings)
     assert drivers == times + 1
     assert crashes_that_happened(settings) == [point] * times
+
+
+def test_workers_and_drivers_killed_while_the_job_recovers_from_a_killed_driver_change_nothing(
+    tmp_path: Path, spark_session: SparkSession
+) -> None:
+    crashes = [
+        Crash("driver.after-log", nth=3),  # the checkpoint counts, and nothing of it is committed
+        Crash("slot.restored"),
+        Crash("slot.before-commit"),  # of what the dead driver's workers had prepared
+        Crash("slot.after-commit"),
+        Crash("driver.triggered"),
+        Crash("slot.restored", layer=1),
+        Crash("driver.before-log"),
+    ]
+    settings = Settings(
+        name="recovering", folder=str(tmp_path), readings=150, crashes=crashes, gateway=gateway_of(spark_session)
+    )
+
+    drivers = drive_until_finished(settings, most_drivers=4)
+
     assert_exact(settings)
+    assert drivers == 4
+    assert crashes_that_happened(settings) == [crash.point for crash in crashes]

@@ -7,6 +7,7 @@ import random
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 
@@ -34,9 +35,9 @@ def test_a_worker_killed_at_a_step_of_the_protocol_changes_nothing(
     with watched(settings, spark_session) as job:
         assert job.await_end() is JobStatus.FINISHED
 
+    assert_exact(settings)
     assert crashes_that_happened(settings) == [crash.point for crash in crashes]
     assert len(job.failures()) == len(crashes)
-    assert_exact(settings)
 
 
 def test_workers_of_each_layer_killed_at_random_moments_change_nothing(
@@ -52,5 +53,19 @@ def test_workers_of_each_layer_killed_at_random_moments_change_nothing(
             pid = job.client.workers()[SlotId(layer, moments.randrange(2))].pid
             os.kill(pid, signal.SIGKILL)
         assert job.await_end() is JobStatus.FINISHED
+    assert_exact(settings)
     assert len(job.failures()) == LAYERS
+
+
+def test_the_daemon_that_forks_the_workers_may_die_too(tmp_path: Path, spark_session: SparkSession) -> None:
+    settings = Settings(name="daemon", folder=str(tmp_path))
+
+    with watched(settings, spark_session) as job:
+        job.await_running()
+        job.await_checkpoints(2)
+        worker = psutil.Process(job.client.workers()[SlotId(1, 0)].pid)
+        worker.parent().kill()
+        worker.kill()
+        assert job.await_end() is JobStatus.FINISHED
+
     assert_exact(settings)

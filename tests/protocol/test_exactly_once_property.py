@@ -24,7 +24,7 @@ from tidegate.storage.snapshot_file import read_sections
 from tidegate.storage.store import ObjectStore, open_store
 from tidegate.testing.crash_points import ALL_POINTS, DRIVER_POINTS, Crash
 from tidegate.testing.ledger_sink import forget_ledgers
-from tidegate.testing.runner import AllDriversDied, InProcessRun, RunResult
+from tidegate.testing.runner import AllDriversDied, InProcessRun
 from tidegate.testing.stores import Fail, FlakyStore, RepeatedCreate
 
 BATCHES = 12  #: the cases of `make test`, in parts that a failure is found in quickly
@@ -100,7 +100,14 @@ def draw_case(seed: int, rescalable: bool = False) -> Case:
     return case
 
 
-def run_case(case: Case) -> RunResult:
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A job that has come to its end; what it left in storage."""
+
+    store: ObjectStore
+
+
+def run_case(case: Case) -> Finished:
     """From the first driver to FINISHED. A driver that gave up (storage did not answer at its start) is followed by
     another, as a user would do."""
     storage = fresh_storage()
@@ -114,14 +121,14 @@ def run_case(case: Case) -> RunResult:
             trouble = error
         else:
             if result.status is JobStatus.FINISHED:
-                return result
+                return Finished(store)
             trouble = result.error
         assert case.faults, f"the job failed: {trouble}"
         resume, crashes = "latest", []
     raise AssertionError(f"the job never ended: {trouble}")
 
 
-def run_rescaled(case: Case) -> RunResult:
+def run_rescaled(case: Case) -> Finished:
     """The only driver dies; the job goes on at another parallelism, as often as that happens."""
     rng = random.Random(case.seed)
     storage = fresh_storage()
@@ -130,17 +137,18 @@ def run_rescaled(case: Case) -> RunResult:
     graph, resume = case.graph, None
     for _ in range(3):
         crashes = [Crash(rng.choice(DRIVER_POINTS), nth=rng.randint(1, 4)), *case.crashes]
-        run = start(case, graph, storage, store, resume, crashes, max_drivers=1)
         try:
-            result = run.run()
+            result = start(case, graph, storage, store, resume, crashes, max_drivers=1).run()
         except AllDriversDied:
+            if log_records(store)[-1:] and log_records(store)[-1].finished:
+                return Finished(store)  # it died right behind its last record
             graph, resume = rescaled(rng, graph), "latest"
             continue
         assert result.status is JobStatus.FINISHED, result.error
-        return result
+        return Finished(store)
     result = start(case, graph, storage, store, resume, []).run()
     assert result.status is JobStatus.FINISHED, result.error
-    return result
+    return Finished(store)
 
 
 def prepare(case: Case) -> None:
@@ -168,7 +176,7 @@ def start(
     return run
 
 
-def check_storage(result: RunResult, retained: int) -> None:
+def check_storage(result: Finished, retained: int) -> None:
     """The log only grows, ids are never used twice, and what it retains can be read, every byte."""
     store = result.store._inner if isinstance(result.store, FlakyStore) else result.store
     records = log_records(store)
@@ -184,7 +192,7 @@ def check_storage(result: RunResult, retained: int) -> None:
                 pass
 
 
-def check(case: Case, result: RunResult) -> None:
+def check(case: Case, result: Finished) -> None:
     found = differences(case.graph)
     assert not found, "\n".join(found)
     check_storage(result, case.settings["retained"])

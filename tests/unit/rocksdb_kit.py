@@ -13,7 +13,8 @@ from state_kit import MAX_PARALLELISM, Everything
 from tidegate.state.backend import KeyedSnapshot, bind_states
 from tidegate.state.keys import KeyType
 from tidegate.state.rocksdb import RocksStateBackend, StoredFolder
-from tidegate.state.rocksdb_options import RocksMemory, RocksSettings
+from tidegate.state.rocksdb_options import RocksMemory, RocksSettings, database_options
+from tidegate.state.rocksdb_store import StoredStates, open_database
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,20 @@ class RocksBackends:
         for file in snapshot.files():  # type: ignore[attr-defined]
             (folder / file.name).write_bytes(file.path.read_bytes())
         return StoredFolder(folder, key_groups)
+
+    def rows_of(self, backend: RocksStateBackend, state: str) -> int:
+        """How many rows the state has, counted in a fresh checkpoint of it."""
+        snapshot = backend.snapshot()
+        with StoredStates(snapshot.files()[0].path.parent, backend._options) as states:
+            return sum(1 for _ in states.rows_between(state, b"", b"\xff\xff"))
+
+    def set_format(self, stored: StoredFolder, version: bytes) -> None:
+        """As a later release would have written it."""
+        memory = RocksMemory(self.settings)
+        db = open_database(stored.folder, lambda: database_options(self.settings, memory))
+        db[b"format"] = version
+        db.flush()
+        db.close()
 
     def close(self) -> None:
         self._stack.close()

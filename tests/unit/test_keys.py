@@ -187,7 +187,7 @@ def test_a_decimal_of_any_precision_is_not_rounded():
 Point = namedtuple("Point", "x y")
 
 
-class Colour(str, Enum):
+class Colour(str, Enum):  # noqa: UP042
     RED = "red"
 
 

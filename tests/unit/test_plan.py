@@ -61,8 +61,13 @@ def chain_of(plan: JobPlan, uid: str) -> Chain:
     )
 
 
+def network(plan: JobPlan) -> list[PlannedEdge]:
+    """The edges that cross slots; those inside a chain are there for a restore only."""
+    return [edge for edge in plan.edges if not edge.is_chained]
+
+
 def edge_to(plan: JobPlan, uid: str, upstream: str | None = None) -> PlannedEdge:
-    (edge,) = [e for e in plan.edges if e.edge.downstream == uid and upstream in (None, e.edge.upstream)]
+    (edge,) = [e for e in network(plan) if e.edge.downstream == uid and upstream in (None, e.edge.upstream)]
     return edge
 
 
@@ -75,7 +80,7 @@ def test_forward_edges_of_equal_parallelism_become_one_chain_and_need_no_exchang
     plan = planned(env)
 
     assert chains(plan) == [[("source", "a", "b", "out")]]
-    assert plan.edges == ()
+    assert network(plan) == []
     assert plan.slots == [SlotId(0, 0), SlotId(0, 1)]
 
 
@@ -119,7 +124,7 @@ def test_an_operator_with_two_inputs_begins_a_chain_even_when_both_are_forward()
     plan = planned(env)
 
     assert chains(plan) == [[("a",), ("b",)], [("both", "out")]]
-    assert {edge.partitioning for edge in plan.edges} == {Partitioning.FORWARD}
+    assert {edge.partitioning for edge in network(plan)} == {Partitioning.FORWARD}
 
 
 def test_a_stream_may_be_both_inputs_of_one_operator() -> None:
@@ -128,7 +133,7 @@ def test_a_stream_may_be_both_inputs_of_one_operator() -> None:
     sink(numbers.connect(numbers).process(NothingTwice(), uid="both"))
     plan = planned(env)
 
-    assert [(edge.edge.upstream, edge.edge.input_index) for edge in plan.edges] == [("source", 0), ("source", 1)]
+    assert [(edge.edge.upstream, edge.edge.input_index) for edge in network(plan)] == [("source", 0), ("source", 1)]
 
 
 # -- layers and relays ------------------------------------------------------------------------------------------------
@@ -216,7 +221,7 @@ def test_in_any_graph_every_subtask_has_one_slot_and_every_frame_arrives_where_i
                 subtask = plan.subtask_in(chain, slot)
                 assert (hosts.index(slot) if slot in hosts else None) == subtask
     assert Counter(op.uid for op in plan.operators) == Counter(list(env._graph.operators))
-    for edge in plan.edges:
+    for edge in network(plan):
         assert edge.to_layer > edge.from_layer
         receiver = chain_of(plan, edge.edge.downstream)
         assert receiver.head.uid == edge.edge.downstream
@@ -226,9 +231,11 @@ def test_in_any_graph_every_subtask_has_one_slot_and_every_frame_arrives_where_i
             last = plan.next_slot(edge, target, edge.to_layer - 1)
             assert SlotId(edge.to_layer, last) == plan.slot_of(receiver, target)
     linked = {(op.uid, link.downstream) for op in plan.operators for link in op.chained}
-    wired = {(edge.edge.upstream, edge.edge.downstream) for edge in plan.edges}
+    wired = {(edge.edge.upstream, edge.edge.downstream) for edge in network(plan)}
     assert linked | wired == {(edge.upstream, edge.downstream) for edge in env._graph.edges}
     assert not linked & wired
+    assert {(edge.edge.upstream, edge.edge.downstream) for edge in plan.edges if edge.is_chained} == linked
+    assert [edge.index for edge in plan.edges] == list(range(len(plan.edges)))
 
 
 # -- key groups -------------------------------------------------------------------------------------------------------

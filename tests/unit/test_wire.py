@@ -292,7 +292,7 @@ def test_a_message_beyond_the_limit_is_not_sent(monkeypatch: pytest.MonkeyPatch)
 
 
 def hello(version: int = control.PROTOCOL_VERSION) -> handshake.Hello:
-    return handshake.Hello(version, 1, 2, 3, 4, 5, "host", "executor", handshake.new_challenge())
+    return handshake.Hello(version, 1, 2, 3, 4, 5, "host", handshake.new_challenge())
 
 
 def test_both_sides_prove_that_they_know_the_token() -> None:

@@ -19,6 +19,7 @@ import cloudpickle
 import tidegate as tg
 from faults.jobs.crashes import CrashesInOrder
 from faults.jobs.faulty import FaultyFileSink, Trips
+from faults.jobs.paced import PacedGenerator
 from tidegate.errors import TidegateError
 from tidegate.testing.crash_points import Crash
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 SOURCES = 16
 BUCKETS = 10
+READINGS_PER_CHECKPOINT = 30  #: of each source, at the most; at the usual rate this is what 200 ms bring
 LAYERS = 3
 PARALLELISM = 2
 SLOTS = LAYERS * PARALLELISM
@@ -152,8 +154,13 @@ def build(settings: Settings, spark: Any = None) -> tg.StreamEnvironment:
     if settings.crashes:
         env._crash_points = CrashesInOrder(settings.notes, settings.crashes, settings.signal)
     os.makedirs(settings.notes, exist_ok=True)
-    generator = tg.DataGenerator(
-        reading, count=SOURCES * settings.readings, rate=settings.rate, type=tuple[int, int], splits=SOURCES
+    generator = PacedGenerator(
+        reading,
+        ahead=READINGS_PER_CHECKPOINT,
+        count=SOURCES * settings.readings,
+        rate=settings.rate,
+        type=tuple[int, int],
+        splits=SOURCES,
     )
     sink = FaultyFileSink(settings.output, trips) if settings.trips else tg.FileSink(settings.output, "jsonl")
     (

@@ -1,0 +1,522 @@
+"""What the RocksDB backend promises to user code and to snapshots, case by case."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from rocksdb_kit import AMPLE, FORGETFUL, NONE, RocksBackends, Room, rocks_backends
+from state_kit import MAX_PARALLELISM, Everything, bound, plain
+from test_state_heap import (  # the heap's promises that need no more than a function with state
+    Shop,
+    test_a_changed_value_is_seen_only_after_set,  # noqa: F401
+    test_a_map_behaves_like_a_dictionary,  # noqa: F401
+    test_a_mutable_default_is_not_shared,  # noqa: F401
+    test_a_value_that_fits_without_loss_is_kept_as_the_declared_type,  # noqa: F401
+    test_a_wrong_element_leaves_the_list_as_it_was,  # noqa: F401
+    test_iteration_sees_the_map_as_it_was_when_it_began,  # noqa: F401
+    test_none_is_a_value_of_an_optional_type_and_not_the_default,  # noqa: F401
+    test_pyflink_names_do_the_same,  # noqa: F401
+    test_what_was_handed_in_can_be_changed_without_changing_state,  # noqa: F401
+)
+
+from tidegate.errors import CheckpointDamaged, ConfigurationError, ProtocolViolation, TypeDeclarationError
+from tidegate.state.backend import bind_states
+from tidegate.state.declarations import ListState, MapState, ValueState
+from tidegate.state.key_groups import key_group
+from tidegate.state.keys import key_type
+from tidegate.state.rocksdb import RocksStateBackend, StoredFolder
+from tidegate.state.ttl import Ttl
+
+INT = key_type(int)
+ANY = key_type(None)
+ALL = range(MAX_PARALLELISM)
+
+
+@pytest.fixture
+def backends() -> Iterator[RocksBackends]:
+    with rocks_backends() as made:
+        yield made
+
+
+@pytest.fixture(params=[AMPLE, NONE], ids=["in memory", "on disk"])
+def shop(request: Any) -> Iterator[Any]:
+    with rocks_backends(request.param) as made:
+        backend, function = made.backend(INT), Shop()
+        bind_states(function, backend)
+        backend.set_current_key(1)
+        function.backend = backend
+        yield function
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columnar", [False, True])
+@pytest.mark.parametrize("wrong", ["1", 1.5, None, True, 2**63, -(2**63) - 1])
+def test_a_value_that_does_not_fit_is_refused_when_it_is_set(backends, wrong, columnar):
+    backend, function = backends.bound(INT, columnar)
+    backend.set_current_key(1)
+    function.total.set(7)
+
+    with pytest.raises(TypeDeclarationError, match="state 'total'"):
+        function.total.set(wrong)
+    assert function.total.get() == 7
+
+
+def test_a_misfit_deep_inside_is_refused_at_once_with_the_name_of_the_state(shop):
+    with pytest.raises(TypeDeclarationError, match=r"state 'basket' .*field 'items' of Basket"):
+        shop.basket.set(type(shop.basket.get())("ann", [1]))
+    with pytest.raises(TypeDeclarationError, match="state 'shelves'"):
+        shop.shelves.put("top", ["one"])
+    with pytest.raises(TypeDeclarationError, match="state 'shelves'"):
+        shop.shelves.put(1, [1])
+
+
+@pytest.mark.parametrize("columnar", [False, True])
+def test_state_without_a_current_key_is_refused(backends, columnar):
+    backend, function = backends.bound(INT, columnar)
+    backend.set_current_key(1)
+    backend.clear_current_key()
+
+    for use in (
+        function.total.get,
+        lambda: function.total.set(1),
+        function.total.clear,
+        lambda: function.tags.set([1]),
+        function.log.get,
+        lambda: function.log.add("x"),
+        lambda: function.log.set([]),
+        lambda: function.counts.get("x"),
+        lambda: function.counts.put("x", 1),
+        lambda: len(function.counts),
+        function.counts.clear,
+        lambda: function.best.add(1),
+    ):
+        with pytest.raises(ConfigurationError, match="no key is current"):
+            use()
+
+
+def test_a_state_with_a_ttl_is_refused(backends):
+    class Session:
+        seen = ValueState(int, ttl=Ttl("1h"))
+
+    with pytest.raises(ConfigurationError, match="state does not expire"):
+        bind_states(Session(), backends.backend(INT))
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+PREFIXES = [
+    "",
+    "a",
+    "a\x00",
+    "a\x00\x00",
+    "a\x00\x01",
+    "ab",
+    b"",
+    b"a",
+    b"a\x00",
+    b"a\x00\xff",
+    0,
+    1,
+    256,
+    -1,
+    (),
+    ((),),
+]
+PREFIXES += [("a",), ("a", "b"), ("ab",), ("a", ("b",)), None, False, 0.5]
+
+
+def test_keys_and_namespaces_that_are_prefixes_of_each_other_never_meet(backends):
+    backend, function = backends.bound(ANY)
+    backends.room = NONE
+    places = [(key, namespace) for key in PREFIXES for namespace in (b"", b"\x00", b"\x00\x01", b"a", b"a\x00")]
+    for number, (key, namespace) in enumerate(places):
+        backend.set_current_key(ANY.normalise(key))
+        backend.set_current_namespace(namespace)
+        function.total.set(number)
+        function.log.add(str(number))
+        function.counts.put_all({"": number, "a": -number})
+    backend.snapshot().files()  # all is in the rows now
+
+    other, function = backends.bound(ANY)
+    snapshot = backend.snapshot()
+    assert other.restore_files([backends.fetched(snapshot, "other", ALL)])
+    for number, (key, namespace) in enumerate(places):
+        other.set_current_key(ANY.normalise(key))
+        other.set_current_namespace(namespace)
+        assert function.total.get() == number
+        assert function.log.get() == [str(number)]
+        assert dict(function.counts.items()) == {"": number, "a": -number}
+        function.counts.clear()
+        assert function.counts.is_empty()
+    assert plain(other.snapshot().sections(), ANY)["counts"] == {}
+    assert len(plain(snapshot.sections(), ANY)["counts"]) == len(places)
+
+
+def test_rows_are_in_the_order_of_key_groups_and_of_keys(backends):
+    backend, function = backends.bound(INT)
+    numbers = [-(2**40), -300, -1, 0, 1, 255, 256, 2**40]
+    for number in reversed(numbers):
+        backend.set_current_key(number)
+        function.total.set(number)
+
+    seen = [row["value"] for section in backend.snapshot().sections() for row in section.rows.to_pylist()]
+    assert seen == sorted(numbers, key=lambda number: (key_group(INT.hash(number), MAX_PARALLELISM), number))
+
+
+@pytest.mark.parametrize("columnar", [False, True])
+def test_a_key_of_another_subtask_fails_every_snapshot_and_blames_the_key_function(backends, columnar):
+    own = range(4)
+    foreign = next(number for number in range(100) if key_group(INT.hash(number), MAX_PARALLELISM) not in own)
+    backend, function = backends.bound(INT, columnar, own)
+    backend.set_current_key(foreign)
+    function.total.set(1)
+    snapshot = backend.snapshot()
+
+    for _ in range(2):
+        with pytest.raises(ProtocolViolation, match="key function is not deterministic"):
+            snapshot.files()
+    with pytest.raises(ProtocolViolation, match="key function is not deterministic"):
+        backend.snapshot()  # what could not be written is not lost in silence
+
+
+# -- lists and maps ----------------------------------------------------------------------------------------------------
+
+
+def test_a_list_that_grew_over_many_checkpoints_is_whole_and_in_order(backends):
+    backend, function = backends.bound(INT)
+    for number in range(40):
+        backend.set_current_key(1)
+        function.log.add_all([f"{number}a", f"{number}b"])
+        backend.snapshot().files()
+    expected = [f"{number}{letter}" for number in range(40) for letter in "ab"]
+    other, function = backends.bound(INT)
+    assert other.restore_files([backends.fetched(backend.snapshot(), "other", ALL)])
+    other.set_current_key(1)
+
+    assert backends.rows_of(backend, "log") == 40
+    assert function.log.get() == expected
+    assert backends.rows_of(other, "log") == 1, "many rows that were read are joined"
+    function.log.add("last")
+    assert plain(other.snapshot().sections(), INT)["log"] == {1: [*expected, "last"]}
+
+
+@pytest.fixture
+def large_map() -> Iterator[tuple[RocksStateBackend, Any]]:
+    """5,000 entries under one key, of which memory holds a few hundred."""
+    with rocks_backends(Room(400_000, 400_000)) as made:
+        backend, function = made.bound(INT)
+        backend.set_current_key(1)
+        function.counts.put_all({f"{number:04}": number for number in range(5000)})
+        yield backend, function
+
+
+def test_a_map_that_is_larger_than_memory_can_be_walked_and_counted(large_map):
+    _, function = large_map
+
+    assert len(function.counts) == 5000
+    assert sum(function.counts.values()) == sum(range(5000))
+    assert function.counts.get("4999") == 4999
+    function.counts.remove("0000")
+    assert len(function.counts) == 4999
+
+
+def test_walking_a_large_map_sees_it_as_it_was_when_the_walk_began(large_map):
+    backend, function = large_map
+    walk = function.counts.items()
+    function.counts.put("5000", 5000)
+    function.counts.remove("2500")
+    backend.snapshot().files()  # the changes reach the rows while the walk is under way
+    seen = {}
+    for key, value in walk:
+        seen[key] = value
+        function.counts.put(key, -1)
+
+    assert seen == {f"{number:04}": number for number in range(5000)}
+    assert set(function.counts.values()) == {-1, 5000}
+
+
+def test_clearing_a_large_map_leaves_nothing_of_it(large_map):
+    backend, function = large_map
+    function.counts.clear()
+    function.counts.put("new", 1)
+
+    assert dict(function.counts.items()) == {"new": 1}
+    assert plain(backend.snapshot().sections(), INT)["counts"] == {1: {"new": 1}}
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_sum_does_not_wrap_when_its_number_comes_from_the_disk():
+    with rocks_backends(NONE) as made:
+        backend, function = made.bound(INT, columnar=True)
+        function.total.add_many(pa.array([1, 2]), pa.array([2**63 - 10, 1]))
+        function.total.add_many(pa.array([3]), 1)  # 1 and 2 leave memory
+
+        with pytest.raises(TypeDeclarationError, match="beyond the 64 bits"):
+            function.total.add_many(pa.array([1]), 10)
+        assert function.total.get_many(pa.array([1, 2])).to_pylist() == [2**63 - 10, 1]
+        assert plain(backend.snapshot().sections(), INT)["total"] == {1: 2**63 - 10, 2: 1, 3: 1}
+
+
+def test_columns_of_more_keys_than_memory_allows_keep_every_sum():
+    with rocks_backends(Room(20_000, 20_000)) as made:
+        backend, function = made.bound(INT, columnar=True)
+        keys = pa.array([number % 4000 for number in range(20_000)])
+        for start in range(0, 20_000, 500):
+            function.total.add_many(keys.slice(start, 500), 1)
+
+        assert set(plain(backend.snapshot().sections(), INT)["total"].values()) == {5}
+        assert len(function.total._rocks.cached.values) < 1500
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("room", [AMPLE, FORGETFUL, Room(20_000, 20_000)], ids=["ample", "forgetful", "little"])
+def test_a_snapshot_is_of_one_moment_while_the_task_goes_on(room):
+    with rocks_backends(room) as made:
+        backend, function = made.bound(INT)
+        for round_ in range(8):
+            for key in range(300):
+                backend.set_current_key(key)
+                function.total.set(round_)
+                function.log.add(str(round_))
+                function.counts.put("round", round_)
+            snapshot, sections = backend.snapshot(), []
+            reader = threading.Thread(target=lambda s=snapshot, out=sections: out.extend(s.sections()))
+            reader.start()
+            for key in range(0, 300, 2):
+                backend.set_current_key(key)
+                assert function.total.get() == round_
+                assert len(function.log.get()) == round_ + 1
+                function.total.set(-1)
+                function.counts.put("round", -1)
+            reader.join()
+            snapshot.release()
+            found = plain(sections, INT)
+            assert set(found["total"].values()) == {round_}
+            assert {len(words) for words in found["log"].values()} == {round_ + 1}
+            assert {entries["round"] for entries in found["counts"].values()} == {round_}
+            assert len(found["total"]) == 300
+
+
+def test_a_snapshot_outlives_later_ones_and_their_release(backends):
+    backend, function = backends.bound(INT)
+    backend.set_current_key(1)
+    function.total.set(1)
+    first = backend.snapshot()
+    function.total.set(2)
+    second = backend.snapshot()
+    function.total.set(3)
+    second.release()
+
+    assert plain(first.sections(), INT)["total"] == {1: 1}
+    first.release()
+    assert plain(backend.snapshot().sections(), INT)["total"] == {1: 3}
+
+
+def test_files_are_links_that_stay_until_release_and_only_tables_are_shareable(backends):
+    backend, function = backends.bound(INT)
+    backend.set_current_key(1)
+    function.total.set(1)
+    snapshot = backend.snapshot()
+    files = snapshot.files()
+
+    assert [file.name for file in files if not file.shareable] == [
+        "CURRENT",
+        *(f.name for f in files if "MANIFEST" in f.name),
+    ]
+    assert all(file.name.endswith(".sst") for file in files if file.shareable)
+    assert all(file.path.stat().st_size == file.size for file in files)
+    function.total.set(2)
+    again = {file.name for file in backend.snapshot().files()}
+    assert {file.name for file in files if file.shareable} < again, "tables that did not change keep their names"
+    snapshot.release()
+    snapshot.release()
+    assert not files[0].path.exists()
+    with pytest.raises(ProtocolViolation, match="released"):
+        snapshot.files()
+
+
+def test_closing_deletes_everything_on_the_local_disk(backends):
+    backend, _ = backends.bound(INT)
+    folder = backend.settings.folder
+    assert len(list(folder.iterdir())) == 2
+    backend.snapshot().files()
+    backend.close()
+    backend.close()
+
+    assert list(folder.iterdir()) == []
+
+
+# -- restores ----------------------------------------------------------------------------------------------------------
+
+
+def stored(backends: RocksBackends, function: Any, name: str = "stored") -> StoredFolder:
+    """The files of a state that `function` (an object with a `fill` method) has made under the key 1."""
+    backend = backends.backend(INT)
+    bind_states(function, backend)
+    backend.set_current_key(1)
+    function.fill()
+    return backends.fetched(backend.snapshot(), name, ALL)
+
+
+@dataclass
+class Address:
+    street: str
+
+
+class Customer:
+    address = ValueState(Address)
+    visits = ListState(Address)
+
+    def fill(self) -> None:
+        self.address.set(Address("High Street"))
+        self.visits.add(Address("Low Road"))
+
+
+@dataclass
+class AddressWithTown:
+    street: str
+    town: str = "Oldtown"
+
+
+AddressWithTown.__name__ = "Address"
+
+
+class GrownCustomer:
+    address = ValueState(AddressWithTown)
+    visits = ListState(AddressWithTown)
+
+
+def test_a_dataclass_that_has_grown_reads_old_files_with_its_defaults(backends):
+    folder, function = stored(backends, Customer()), GrownCustomer()
+    backend = backends.backend(INT)
+    bind_states(function, backend)
+
+    assert not backend.restore_files([folder]), "the rows were written anew"
+    backend.set_current_key(1)
+    assert function.address.get() == AddressWithTown("High Street", "Oldtown")
+    assert function.visits.get() == [AddressWithTown("Low Road", "Oldtown")]
+
+
+def restoring(backends: RocksBackends, function: Any, folder: StoredFolder) -> None:
+    backend = backends.backend(INT)
+    bind_states(function, backend)
+    backend.restore_files([folder])
+
+
+def test_a_state_that_is_not_declared_any_more_is_refused_unless_it_held_nothing(backends):
+    class Less:
+        address = ValueState(Address)
+
+    with pytest.raises(ConfigurationError, match="'visits', which the operator no longer declares"):
+        restoring(backends, Less(), stored(backends, Customer()))
+
+    class Unused(Customer):
+        def fill(self) -> None:
+            self.address.set(Address("High Street"))
+
+    restoring(backends, Less(), stored(backends, Unused(), "unused"))
+
+
+def test_a_state_of_another_kind_or_type_is_refused(backends):
+    class OtherType:
+        address = ValueState(int)
+        visits = ListState(Address)
+
+    class OtherKind:
+        address = ValueState(Address)
+        visits = MapState(str, Address)
+
+    with pytest.raises(ConfigurationError, match="'visits' as a list state, but it is declared as a map state"):
+        restoring(backends, OtherKind(), stored(backends, Customer()))
+    with pytest.raises(TypeDeclarationError, match=r"state 'address' .* is declared as int"):
+        restoring(backends, OtherType(), stored(backends, Customer(), "again"))
+
+
+def test_a_new_state_begins_empty_beside_restored_ones(backends):
+    class More(Customer):
+        orders = MapState(str, int)
+
+    folder, function = stored(backends, Customer()), More()
+    backend = backends.backend(INT)
+    bind_states(function, backend)
+
+    assert backend.restore_files([folder])
+    backend.set_current_key(1)
+    assert function.address.get() == Address("High Street")
+    assert function.orders.is_empty()
+    function.orders.put("a", 1)
+    again = More()
+    other = backends.backend(INT)
+    bind_states(again, other)
+    assert other.restore_files([backends.fetched(backend.snapshot(), "more", ALL)])
+    other.set_current_key(1)
+    assert again.orders.get("a") == 1
+
+
+@pytest.mark.parametrize("damage", ["missing table", "cut manifest", "no files"])
+def test_damaged_files_are_refused_in_words(backends, damage):
+    folder = stored(backends, Customer())
+    for path in list(folder.folder.iterdir()):
+        if damage == "no files" or (damage == "missing table" and path.suffix == ".sst"):
+            path.unlink()
+        elif damage == "cut manifest" and path.name.startswith("MANIFEST"):
+            path.write_bytes(path.read_bytes()[:20])
+
+    with pytest.raises(CheckpointDamaged, match=r"RocksDB files in .* cannot be opened|row format none"):
+        restoring(backends, Customer(), folder)
+
+
+def test_rows_of_a_later_format_are_refused(backends):
+    folder = stored(backends, Customer())
+    backends.set_format(folder, b"2")
+
+    with pytest.raises(CheckpointDamaged, match="have the row format 2; this release reads format 1"):
+        restoring(backends, Customer(), folder)
+
+
+def test_the_heap_reads_what_rocksdb_writes_and_the_other_way_round(backends):
+    heap, function = bound(INT, False)
+    for key in range(50):
+        heap.set_current_key(key)
+        function.tags.set([key])
+        function.counts.put(str(key), key)
+        function.mean.add(key)
+    backend, _ = backends.bound(INT)
+    for section in heap.snapshot().sections():
+        backend.restore(section.state, section.kind, [section.rows])
+
+    ours, theirs = list(backend.snapshot().sections()), list(heap.snapshot().sections())
+    assert [(s.state, s.kind, s.key_group) for s in ours] == [(s.state, s.kind, s.key_group) for s in theirs]
+    assert [s.rows.schema for s in ours] == [s.rows.schema for s in theirs]
+    assert plain(ours, INT) == plain(theirs, INT)
+
+
+def test_restore_takes_only_its_own_key_groups_when_told(backends):
+    heap, function = bound(INT, False)
+    for key in range(50):
+        heap.set_current_key(key)
+        function.total.set(key)
+    own = range(4)
+    backend, _ = backends.bound(INT, False, own)
+    for section in heap.snapshot().sections():
+        backend.restore(section.state, section.kind, [section.rows], only_own_key_groups=True)
+
+    expected = {key: key for key in range(50) if key_group(INT.hash(key), MAX_PARALLELISM) in own}
+    assert plain(backend.snapshot().sections(), INT)["total"] == expected
+
+
+def test_binding_again_gives_the_same_handle(backends):
+    backend = backends.backend(INT)
+
+    assert backend.bind(Everything.total) is backend.bind(Everything.total)
