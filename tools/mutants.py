@@ -40,7 +40,9 @@ TESTS = [
     "tests/protocol/test_restoring.py",
     "tests/protocol/test_slot.py",
     "tests/protocol/test_scripted_source.py",
+    "tests/protocol/test_damage_and_takeover.py",
     "tests/protocol/test_in_process_jobs.py",
+    "tests/protocol/test_failing_storage_and_user_code.py",
     "tests/protocol/test_exactly_once_property.py::test_each_record_is_applied_once[0]",
     "tests/protocol/test_exactly_once_property.py::test_each_record_is_applied_once[1]",
 ]
@@ -220,8 +222,8 @@ MUTANTS = (
             Change(
                 "task/slot.py",
                 "        for chain in self.chains:\n            chain.flush()\n"
-                "        self.outbox.send_barrier(checkpoint)\n",
-                "        self.outbox.send_barrier(checkpoint)\n"
+                "        self.outbox.send_barrier(checkpoint, flags)\n",
+                "        self.outbox.send_barrier(checkpoint, flags)\n"
                 "        for chain in self.chains:\n            chain.flush()\n",
             ),
         ),
@@ -274,6 +276,7 @@ def copy_of_the_source() -> Iterator[Path]:
 
 
 def plant(mutant: Mutant, copy: Path) -> None:
+    """:raises SystemExit: when the text to replace is not there exactly once."""
     for change in mutant.changes:
         path = copy / "src" / "tidegate" / change.file
         text = path.read_text(encoding="utf-8")
@@ -336,6 +339,9 @@ def chosen(names: list[str]) -> list[Mutant]:
 
 def main(names: list[str]) -> int:
     mutants = chosen(names)
+    for mutant in mutants:  # what is out of date is said at once, not after minutes
+        with copy_of_the_source() as copy:
+            plant(mutant, copy)
     unchanged = try_out(None)
     if not unchanged.passed:
         print(f"the tests fail without any fault: {unchanged.caught_by}", file=sys.stderr)

@@ -7,17 +7,21 @@ under test.
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tidegate as tg
 from tidegate.connectors.contract import ReaderContext, Source, SourceReader, Split
+from tidegate.coordinator.observing import JobStatus
 from tidegate.ids import AttemptId, AttemptNumber, CheckpointId, Generation, SlotId
 from tidegate.storage.log import LogKind, LogRecord, decode_record
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import ObjectStore, open_store
+from tidegate.testing.crash_points import Crash
+from tidegate.testing.ledger_sink import LedgerSink, ledger
+from tidegate.testing.runner import InProcessRun
 
 _names = itertools.count()
 
@@ -195,6 +199,36 @@ def assert_counted_once(rows: Iterable[tuple[int, int, int, int, bool]], source:
     for key in range(keys):
         counts = sorted(row[3] for row in rows if row[0] == key)
         assert counts == list(range(1, len(counts) + 1)), f"key {key} was counted {counts}"
+
+
+RELAYED_SOURCE = Numbered(1, splits=5, per_split=16, rows_per_poll=(2, 1, 0))
+
+
+def relayed_job(storage: str | None = None, source: Numbered = RELAYED_SOURCE, **settings: Any) -> tg.StreamEnvironment:
+    """Two layers and a relay: source -> by key -> count -> out, and source -> copy, which skips a layer by a union."""
+    env = environment(storage=storage, **settings)
+    numbers = env.from_source(source, uid="source", returns=tuple[int, int])
+    counted = numbers.key_by(lambda row: row[1] % 5, key_type=int).process(CountEach(), uid="count", returns=COUNTED)
+    counted.sink_to(LedgerSink("out", flaky_commits=1), uid="out")
+    keyed = counted.map(lambda row: (row[1], row[2]), returns=tuple[int, int])
+    both = keyed.rebalance().union(numbers.rebalance())
+    both.sink_to(LedgerSink("both"), uid="both", parallelism=3)
+    return env
+
+
+def assert_relayed_exactly(source: Numbered = RELAYED_SOURCE) -> None:
+    assert_counted_once(ledger("out").rows(), source)
+    assert Counter(ledger("both").rows()) == Counter(source.rows() * 2)
+
+
+def run_to_the_end(env: tg.StreamEnvironment, seed: int = 0, *crashes: Crash, **options: Any) -> InProcessRun:
+    """Run to FINISHED; every crash must have happened as often as asked."""
+    started = InProcessRun(env, seed, list(crashes), **options)
+    result = started.run()
+    assert result.status is JobStatus.FINISHED, result.error
+    for crash in crashes:
+        assert started._crash_points.done.get(crash) == crash.times, f"{crash} did not happen"
+    return started
 
 
 # -- storage ----------------------------------------------------------------------------------------------------------

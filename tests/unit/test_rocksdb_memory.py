@@ -39,7 +39,7 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 def text(key):
-    return f"{key:06}" * 40
+    return random.Random(key).randbytes(120).hex()
 
 before = peak()
 KEYS = 60_000
@@ -62,7 +62,8 @@ for _ in range(5_000):
     assert function.text.get() == text(key)
     assert function.words.get() == [text(key)]
     assert function.counts.get(key) == text(key)
-assert function.total.get_many(pa.array(range(KEYS))).to_pylist() == [1] * KEYS
+for start in range(0, KEYS, 1000):
+    assert set(function.total.get_many(pa.array(range(start, start + 1000))).to_pylist()) == {1}
 print(peak() - before)
 backend.close()
 """
@@ -90,5 +91,5 @@ def test_state_several_times_the_allowed_memory_is_kept_and_found_again_within_i
         on_heap = growth("heap", "")
 
     # Beside what is allowed: code and read buffers of RocksDB, Arrow's pool, the arenas of two allocators.
-    assert grown < ALLOWED_BYTES + (24 << 20)
+    assert grown < ALLOWED_BYTES + (20 << 20)
     assert on_heap > 2 * grown, "the test would not notice a backend that keeps everything in memory"

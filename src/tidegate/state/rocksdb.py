@@ -39,7 +39,7 @@ from tidegate.state.heap_tables import NO_KEY, CurrentKey
 from tidegate.state.namespaces import bare_key, in_namespace
 from tidegate.state.rocksdb_cache import Changes, RocksTable
 from tidegate.state.rocksdb_columns import RocksColumns, RocksColumnValue
-from tidegate.state.rocksdb_files import LocalFile, StateFolder, checkpoint_files
+from tidegate.state.rocksdb_files import LocalFile, StateFolder, checkpoint_files, sweep
 from tidegate.state.rocksdb_keys import Addresses, group_prefix
 from tidegate.state.rocksdb_lists import RocksList, RocksLists
 from tidegate.state.rocksdb_maps import RocksMap, RocksMaps
@@ -90,6 +90,7 @@ class RocksStateBackend(KeyedStateBackend):
         self._memory = memory or RocksMemory(self.settings)
         self._memory.join(self)
         self._wall_clock = wall_clock
+        sweep(self.settings.folder)  # what killed processes have left
         self._folder = StateFolder(self.settings.folder)
         self._addresses = Addresses(key_type, key_groups, max_parallelism)
         self._current = CurrentKey()
@@ -195,6 +196,10 @@ class RocksStateBackend(KeyedStateBackend):
         self._folder.close()
 
     # -- restoring from files --------------------------------------------------------------------------------------
+
+    def fetch_folder(self) -> Path:
+        """A folder that does not exist yet, on the same disk: where files to restore from are best fetched to."""
+        return self._folder.new("fetched")
 
     def restore_files(self, stored: Sequence[StoredFolder]) -> bool:
         """Continue from the files of old subtasks. Called after all states are bound, before the first record.

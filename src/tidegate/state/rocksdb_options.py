@@ -107,9 +107,9 @@ def database_options(settings: RocksSettings, memory: RocksMemory) -> Options:
     options.set_level_zero_file_num_compaction_trigger(RUNS_BEFORE_MERGE)
     options.set_level_zero_slowdown_writes_trigger(4 * RUNS_BEFORE_MERGE)
     options.set_level_zero_stop_writes_trigger(8 * RUNS_BEFORE_MERGE)
-    options.set_max_manifest_file_size(64 * 1024)  # it is uploaded whole with each checkpoint
+    options.set_max_manifest_file_size(16 * 1024)  # it is uploaded whole with each checkpoint
     options.set_max_background_jobs(2)
-    options.set_max_open_files(512)
+    options.set_max_open_files(256)
     options.set_keep_log_file_num(1)
     options.set_max_log_file_size(_MIB)
     options.set_stats_dump_period_sec(0)

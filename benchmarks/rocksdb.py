@@ -1,0 +1,127 @@
+"""RocksDB against the heap: a keyed sum, as the operators do it, while all keys in use fit the cache.
+
+    python benchmarks/rocksdb.py [rounds] [records]
+
+In one process and without Spark, which would only hide the difference: batches of keys and values go straight to the state,
+and a snapshot is taken and stored each second in another thread. Two ways: whole batches (`add_many`), and record by record
+(`set(get() + value)`). Last line: JSON, `ratio` (the smaller of the two) and both with their spread; also, without a bar, the
+speed with a tenth of the cache that the keys need.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import harness
+import numpy as np
+import pyarrow as pa
+
+import tidegate as tg
+from tidegate.state.backend import KeyedStateBackend, bind_states
+from tidegate.state.heap import HeapStateBackend
+from tidegate.state.keys import key_type
+from tidegate.state.rocksdb import RocksSnapshot, RocksStateBackend
+from tidegate.state.rocksdb_options import RocksSettings
+
+KEYS = 100_000
+BATCH = 8192
+GROUPS = range(128)
+INT = key_type(int)
+
+
+class Total:
+    total = tg.ValueState(int, default=0)
+
+
+def heap() -> KeyedStateBackend:
+    return HeapStateBackend(INT, GROUPS, len(GROUPS))
+
+
+def rocksdb(memory_bytes: int = 256 << 20) -> KeyedStateBackend:
+    settings = RocksSettings(memory_bytes=memory_bytes, folder=harness.fresh_folder("rocksdb-state"))
+    return RocksStateBackend(INT, GROUPS, len(GROUPS), settings)
+
+
+def batches(records: int) -> list[tuple[pa.Array, pa.Array]]:
+    rng = np.random.default_rng(1)
+    distinct = [(pa.array(rng.integers(0, KEYS, BATCH)), pa.array(rng.integers(0, 100, BATCH))) for _ in range(64)]
+    return [distinct[at % len(distinct)] for at in range(records // BATCH)]
+
+
+def in_batches(function: Any, backend: KeyedStateBackend, keys: pa.Array, values: pa.Array) -> None:
+    function.total.add_many(keys, values)
+
+
+def one_by_one(function: Any, backend: KeyedStateBackend, keys: pa.Array, values: pa.Array) -> None:
+    total, set_current_key = function.total, backend.set_current_key
+    for key, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
+        set_current_key(key)
+        total.set(total.get() + value)
+
+
+def store(snapshot: Any) -> None:
+    """As a background thread would: RocksDB its files (incremental), the heap its rows."""
+    if isinstance(snapshot, RocksSnapshot):
+        snapshot.files()
+    else:
+        for _ in snapshot.sections():
+            pass
+    snapshot.release()
+
+
+def run(make: Callable[[], KeyedStateBackend], work: Callable[..., None], records: int) -> float:
+    backend, function = make(), Total()
+    bind_states(function, backend, columnar=work is in_batches)
+    todo = batches(records)
+    for keys, values in todo[:64]:
+        work(function, backend, keys, values)
+    thread: threading.Thread | None = None
+    began = last = time.perf_counter()
+    for keys, values in todo:
+        work(function, backend, keys, values)
+        if time.perf_counter() - last >= 1.0 and (thread is None or not thread.is_alive()):
+            thread = threading.Thread(target=store, args=(backend.snapshot(),))
+            thread.start()
+            last = time.perf_counter()
+    took = time.perf_counter() - began
+    if thread is not None:
+        thread.join()
+    backend.close()
+    return len(todo) * BATCH / took
+
+
+def main(rounds: int = 5, records: int = 100_000_000) -> None:
+    results = harness.interleave(
+        rounds,
+        {
+            "heap batches": lambda: run(heap, in_batches, records),
+            "rocksdb batches": lambda: run(rocksdb, in_batches, records),
+            "heap one by one": lambda: run(heap, one_by_one, records // 25),
+            "rocksdb one by one": lambda: run(rocksdb, one_by_one, records // 25),
+        },
+    )
+    beyond = run(lambda: rocksdb(4 << 20), in_batches, records // 100)
+    batch = harness.ratios(results["rocksdb batches"], results["heap batches"])
+    single = harness.ratios(results["rocksdb one by one"], results["heap one by one"])
+    harness.finish(
+        {
+            "ratio": min(harness.median(batch), harness.median(single)),
+            "batches_ratio": harness.median(batch),
+            "batches_ratio_spread": harness.spread(batch),
+            "one_by_one_ratio": harness.median(single),
+            "one_by_one_ratio_spread": harness.spread(single),
+            **{
+                f"{name.replace(' ', '_')}_records_per_s": int(harness.median(speeds))
+                for name, speeds in results.items()
+            },
+            "beyond_the_cache_records_per_s": int(beyond),
+        }
+    )
+
+
+if __name__ == "__main__":
+    main(*(int(argument) for argument in sys.argv[1:]))
