@@ -245,8 +245,9 @@ MUTANTS = (
         (
             Change(
                 "protocol/alignment.py",
-                "        if self.aligning == checkpoint:\n",
-                "        if self.aligning is not None and self.aligning <= checkpoint:\n",
+                "        if self.aligning == checkpoint:\n            self._finish(checkpoint)\n",
+                "        if self.aligning is not None and self.aligning <= checkpoint:\n"
+                "            self._finish(checkpoint)\n",
             ),
         ),
     ),

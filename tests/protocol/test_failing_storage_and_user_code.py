@@ -274,7 +274,7 @@ def test_without_restarts_the_users_exception_is_what_the_job_ends_with(method: 
     assert isinstance(result.error, UserCodeFailed), result.error
     assert f"Trouble: in {method}" in str(result.error)
     assert result.error.uid == ENDS_ATTEMPT[method]
-    assert "test_in_process_jobs.py" in result.error.cause
+    assert "test_failing_storage_and_user_code.py" in result.error.cause
     if method in ("flush", "prepare", "splits"):
         assert result.error.checkpoint is None or result.error.checkpoint >= 1
 

@@ -251,6 +251,21 @@ def test_clearing_a_large_map_leaves_nothing_of_it(large_map):
     assert plain(backend.snapshot().sections(), INT)["counts"] == {1: {"new": 1}}
 
 
+def test_a_map_that_was_cleared_stays_so_when_memory_has_forgotten_it():
+    with rocks_backends(FORGETFUL) as made:
+        backend, function = made.bound(INT)
+        backend.set_current_key(1)
+        function.counts.put("a", 1)
+        backend.snapshot().files()  # it is in the rows
+        function.counts.clear()
+        for key in (2, 3):
+            backend.set_current_key(key)
+            function.counts.get("a")
+        backend.set_current_key(1)
+
+        assert function.counts.get("a") is None
+
+
 # -- columns -----------------------------------------------------------------------------------------------------------
 
 

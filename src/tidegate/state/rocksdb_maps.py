@@ -49,6 +49,10 @@ class MapChange:
         self.cleared = False  #: before `entries` were put
         self.entries: dict[Any, Any] = {}  #: map key -> value as kept, ABSENT where removed
 
+    def of(self, map_key: Any) -> Any:
+        """ABSENT where it is known to be none, MISSING where the rows must be asked."""
+        return self.entries.get(map_key, ABSENT if self.cleared else MISSING)
+
     def applied_to(self, entries: dict[Any, Any]) -> dict[Any, Any]:
         changed = {} if self.cleared else entries
         for map_key, kept in self.entries.items():
@@ -122,22 +126,13 @@ class RocksMaps(RocksTable):
         if kept is MISSING:
             if known.whole:
                 return ABSENT
-            kept = self._unwritten(key, map_key)
+            change = self._dirty.get(key)
+            kept = MISSING if change is None else change.of(map_key)
             if kept is MISSING:
                 cell = self.family.get(self.address(key) + self.keys.to_cell(map_key))
                 kept = ABSENT if cell is None else self.cells.of_cell(cell)
             self._note(known, {map_key: kept})
         return kept
-
-    def _unwritten(self, key: Any, map_key: Any) -> Any:
-        """What the rows may not have yet, newest first."""
-        for changes in (self._dirty, self._handed_over):
-            change = changes.get(key)
-            if change is not None:
-                kept = change.entries.get(map_key, MISSING)
-                if kept is not MISSING or change.cleared:
-                    return ABSENT if kept is MISSING else kept
-        return MISSING
 
     def whole(self, key: Any) -> dict[Any, Any] | None:
         """All entries as they are kept, not the caller's own; None when they are too many to be kept."""
@@ -182,6 +177,7 @@ class RocksMaps(RocksTable):
         if entries:
             self._mean_entry_bytes += (size // len(entries) - self._mean_entry_bytes) // 8
         if len(known.entries) * self._mean_entry_bytes > self._known.limit_bytes:
+            self._settle()
             known.entries, known.whole = {}, False  # one map, however often used, must not take all memory
         self._known.grow(size)
         return size
