@@ -29,7 +29,7 @@ from tidegate.state.backend import bind_states
 from tidegate.state.declarations import ListState, MapState, ValueState
 from tidegate.state.key_groups import key_group
 from tidegate.state.keys import key_type
-from tidegate.state.rocksdb import RocksStateBackend, StoredFolder
+from tidegate.state.rocksdb import RocksStateBackend, StoredFolder, sections_in
 from tidegate.state.ttl import Ttl
 
 INT = key_type(int)
@@ -515,6 +515,22 @@ def test_the_heap_reads_what_rocksdb_writes_and_the_other_way_round(backends):
     assert [(s.state, s.kind, s.key_group) for s in ours] == [(s.state, s.kind, s.key_group) for s in theirs]
     assert [s.rows.schema for s in ours] == [s.rows.schema for s in theirs]
     assert plain(ours, INT) == plain(theirs, INT)
+
+
+def test_a_job_that_changes_to_the_heap_reads_the_files(backends):
+    backend, function = backends.bound(INT)
+    for key in range(50):
+        backend.set_current_key(key)
+        function.log.add(str(key))
+        function.counts.put("key", key)
+    snapshot = backend.snapshot()
+    own = range(4)
+    expected = {key: [str(key)] for key in range(50) if key_group(INT.hash(key), MAX_PARALLELISM) in own}
+    heap, _ = bound(INT, False)
+    for section in sections_in(backends.fetched(snapshot, "fetched", ALL), own, backends.settings):
+        heap.restore(section.state, section.kind, [section.rows])
+
+    assert plain(heap.snapshot().sections(), INT)["log"] == expected
 
 
 def test_restore_takes_only_its_own_key_groups_when_told(backends):

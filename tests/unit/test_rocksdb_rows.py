@@ -14,7 +14,17 @@ import pyarrow as pa
 import pytest
 
 from tidegate.errors import CheckpointDamaged, TypeDeclarationError
-from tidegate.state.rocksdb_rows import MapKeys, cells_of, column_of_cells, column_of_lists
+from tidegate.state.keys import key_type
+from tidegate.state.namespaces import in_namespace
+from tidegate.state.rocksdb_keys import Addresses, parts_of
+from tidegate.state.rocksdb_rows import (
+    ROW_FORMAT_VERSION,
+    MapKeys,
+    cells_of,
+    column_of_cells,
+    column_of_lists,
+    encode_elements,
+)
 from tidegate.types import NaiveDatetime, Pickled, data_type
 
 
@@ -178,3 +188,49 @@ def test_cells_that_are_damaged_or_of_an_unknown_layout_are_refused_in_words():
         column_of_cells("int64", pa.int64(), [b"123"])
     with pytest.raises(CheckpointDamaged, match="'later'"):
         column_of_cells("later", pa.int64(), [b""])
+
+
+#: Version 1, as the first release wrote it. A change here strands stored state: raise ROW_FORMAT_VERSION, and read both.
+PINNED: list[tuple[Any, Any, str]] = [
+    (int, -2, "feffffffffffffff"),
+    (float, 1.5, "000000000000f83f"),
+    (bool, True, "01"),
+    (str, "ü", "c3bc"),
+    (bytes, b"\x00\xff", "00ff"),
+    (date, date(1970, 1, 11), "0a"),
+    (datetime, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), "ce000f4240"),
+    (NaiveDatetime, datetime(1969, 12, 31, 23, 59, 59), "d2fff0bdc0"),
+    (Decimal, Decimal("1.00"), "a4312e3030"),
+    (UUID, UUID(int=1), "c41000000000000000000000000000000001"),
+    (int | None, None, "c0"),
+    (list[int], [1, -1], "9201ff"),
+    (dict[str, int], {"b": 1, "a": 2}, "94a16201a16102"),
+    (tuple[int, str], (1, "a"), "9201a161"),
+    (Line, Line("a", [0.5]), "93a16191cb3fe0000000000000c0"),
+    (pa.int16(), 300, "cd012c"),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value", "stored"), PINNED, ids=lambda part: str(part)[:40])
+def test_the_row_format_is_what_the_first_release_wrote(annotation, value, stored):
+    cells = cells_of(data_type(annotation))
+
+    assert ROW_FORMAT_VERSION == 1
+    assert cells.to_cell(cells.admit(value)).hex() == stored
+    assert cells.give(cells.of_cell(bytes.fromhex(stored))) == value
+
+
+def test_addresses_are_what_the_first_release_wrote():
+    addresses = Addresses(key_type(None), range(128), 128)
+    written = {
+        key: addresses.of(in_namespace(key_type(None).normalise(key), namespace), "state").hex()
+        for key, namespace in [(1, b""), ("a", b""), (("a", 1), b"w\x00")]
+    }
+
+    assert encode_elements([b"a", b""]).hex() == "92c40161c400"
+    assert {key: address[4:] for key, address in written.items()} == {
+        1: "410100",
+        "a": "6061000100",
+        ("a", 1): "90606100014101006877" + "00ff" + "0001",
+    }
+    assert [parts_of(bytes.fromhex(address))[1] for address in written.values()] == [b"", b"", b"w\x00"]

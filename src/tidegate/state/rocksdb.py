@@ -240,7 +240,7 @@ class RocksStateBackend(KeyedStateBackend):
         return same
 
     def _copy(self, states: StoredStates, old: range) -> None:
-        ours = range(max(old.start, self.key_groups.start), min(old.stop, self.key_groups.stop))
+        ours = _overlap(old, self.key_groups)
         if not ours:
             return
         self._check(states)
@@ -267,6 +267,23 @@ class RocksStateBackend(KeyedStateBackend):
     def _write(self, family: Family, rows: list[tuple[bytes, bytes]]) -> None:
         with self._store.lock:
             family.write(rows)
+
+
+def sections_in(stored: StoredFolder, key_groups: range, settings: RocksSettings | None = None) -> Iterator[Section]:
+    """What the files hold for these key groups, in the format of every backend: for a job that changes its backend.
+
+    :raises CheckpointDamaged: when the files are no database.
+    """
+    settings = settings or RocksSettings()
+    memory = RocksMemory(settings)
+    wanted = _overlap(stored.key_groups, key_groups)
+    with StoredStates(stored.folder, lambda: database_options(settings, memory)) as states:
+        for written in states.formats.values():
+            yield from stored_sections(states, written, wanted)
+
+
+def _overlap(one: range, other: range) -> range:
+    return range(max(one.start, other.start), min(one.stop, other.stop))
 
 
 class RocksSnapshot(KeyedSnapshot):
