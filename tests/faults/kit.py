@@ -254,6 +254,14 @@ class Driver:
         workers: dict[str, int] = self.await_line("RUNNING", lambda line: line.get("status") == "RUNNING")["workers"]
         return workers
 
+    def await_attempt(self, number: int) -> None:
+        """Until that attempt, or a later one, runs."""
+        self.await_line(
+            f"attempt {number} is RUNNING",
+            lambda line: line.get("status") == "RUNNING" and line["attempt"] >= number,
+            patience_s=90.0,
+        )
+
     def workers(self) -> list[int]:
         """Process ids, as of the last change of status."""
         told = [list(line["workers"].values()) for line in self.lines if "workers" in line]

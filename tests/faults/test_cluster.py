@@ -31,50 +31,35 @@ def settings(cluster: StandaloneCluster, tmp_path: Path) -> Settings:
     return Settings(
         name="on-a-cluster",
         folder=str(tmp_path),
-        rate=1200.0,
         master=cluster.master,
         spark_conf=cluster.settings,
         heartbeat_s=4.0,
     )
 
 
-def test_an_executor_killed_at_a_random_moment_is_replaced_and_nothing_changes(
+def test_a_frozen_worker_and_then_a_killed_executor_are_replaced_and_nothing_changes(
     cluster: StandaloneCluster, settings: Settings, seed: int
 ) -> None:
     moments = random.Random(seed)
 
     with driver(settings) as running:
-        running.await_running()
-        running.await_checkpoints(moments.randrange(1, 4))
-        moments.choice(cluster.executors()).kill()
-
-        assert running.await_end() == "FINISHED"
-        print("recovered in", running.recoveries())
-
-    assert running.count("failed") >= 1
-    assert_exact(settings)
-
-
-def test_a_frozen_worker_gives_its_slot_back_and_ends_without_effect_when_it_wakes_up(
-    cluster: StandaloneCluster, settings: Settings
-) -> None:
-    with driver(settings) as running:
-        stopped = psutil.Process(running.await_running()["2.1"])
-        running.await_checkpoints(2)
+        stopped = psutil.Process(running.await_running()[moments.choice(["0.1", "1.1", "2.1"])])
+        running.await_checkpoints(moments.randrange(1, 3))
         stopped.suspend()
-
-        running.await_line(
-            "the next attempt runs", lambda line: line.get("status") == "RUNNING" and line["attempt"] > 1
-        )
-        running.await_checkpoints(2)
-        if stopped.is_running():
+        running.await_attempt(2)
+        running.await_checkpoints(1)
+        if is_running(stopped.pid):
             stopped.resume()
         await_that("the woken worker ended", lambda: not is_running(stopped.pid), patience_s=10)
+
+        moments.choice(cluster.executors()).kill()
         assert running.await_end() == "FINISHED"
         print("recovered in", running.recoveries())
 
-    assert "silent for 4 s" in running.await_line("the failure", lambda line: "failed" in line)["error"]
     assert_exact(settings)
+    frozen, killed, *_ = [line["error"] for line in running.lines if "failed" in line]
+    assert "silent for 4 s" in frozen
+    assert "silent" not in killed
 
 
 def test_a_frozen_executor_is_replaced_and_ends_without_effect_when_it_wakes_up(
