@@ -17,7 +17,7 @@ from protocol_kit import fresh_storage, log_records
 from random_graphs import Fuse, Graph, build, differences, random_graph, rescaled
 
 from tidegate.coordinator.observing import JobStatus
-from tidegate.errors import StorageError
+from tidegate.errors import JobFolderInUse, StorageError
 from tidegate.storage.checkpoints import load_checkpoint
 from tidegate.storage.log import LogKind
 from tidegate.storage.snapshot_file import read_sections
@@ -117,6 +117,9 @@ def run_case(case: Case) -> Finished:
     for _ in range(30):
         try:
             result = start(case, case.graph, storage, store, resume, crashes).run()
+        except JobFolderInUse:
+            assert log_records(open_store(storage))[-1].finished
+            return Finished(store)  # the driver before died right behind its last record
         except StorageError as error:
             trouble = error
         else:
@@ -140,7 +143,7 @@ def run_rescaled(case: Case) -> Finished:
         try:
             result = start(case, graph, storage, store, resume, crashes, max_drivers=1).run()
         except AllDriversDied:
-            if log_records(store)[-1:] and log_records(store)[-1].finished:
+            if log_records(store)[-1].finished:
                 return Finished(store)  # it died right behind its last record
             graph, resume = rescaled(rng, graph), "latest"
             continue

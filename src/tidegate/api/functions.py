@@ -102,7 +102,7 @@ class _Function:
         return None
 
     def close(self) -> None:
-        """At the end of an attempt, also after a failure. Must not emit."""
+        """At the end of the job. Must not emit. A worker that fails or is cancelled is gone without it."""
 
 
 class ProcessFunction(_Function):
