@@ -16,14 +16,14 @@ class AggregateFunction:
     accumulator_type: Any = Pickled
 
     def create_accumulator(self) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define create_accumulator(self)")
 
     def add(self, value: Any, accumulator: Any) -> Any:
         """The new accumulator."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define add(self, value, accumulator)")
 
     def get_result(self, accumulator: Any) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define get_result(self, accumulator)")
 
 
 def reduce_function(function: Callable[[Any, Any], Any], value_type: Any) -> KeyedProcessFunction:
