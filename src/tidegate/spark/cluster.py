@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -58,6 +60,7 @@ class SparkCluster:
                 storage_uri=self._storage_uri,
                 storage_probe=self._storage_probe,
                 crash_points=self._crash_points,
+                modules=os.path.abspath(sys.path[0]),
             )
         )
 

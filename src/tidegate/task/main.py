@@ -53,6 +53,7 @@ class ShippedAttempt:
     storage_uri: str | None
     storage_probe: str | None
     crash_points: CrashPoints
+    modules: str = ""  #: the folder of the main program, where modules that it imports are likely to be
 
 
 def run_layer(shipped: bytes, layer: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -112,7 +113,7 @@ class SlotProcess:
 
     def _build(self) -> Slot:
         shipped = self._shipped
-        plan = _loaded(shipped.plan)
+        plan = _loaded(shipped.plan, shipped.modules)
         storage = open_store(shipped.storage_uri or "memory://none")
         if shipped.storage_probe is not None:
             read_probe(storage, shipped.storage_probe)
@@ -203,15 +204,18 @@ class SlotProcess:
         os._exit(1)
 
 
-def _loaded(plan: bytes) -> JobPlan:
+def _loaded(plan: bytes, modules: str) -> JobPlan:
     """:raises UnshippableFunction: when the user's functions need what this worker does not have."""
+    if modules and modules not in sys.path and os.path.isdir(modules):
+        sys.path.append(modules)  # the same machine, or a shared folder; behind what is installed here
     try:
         loaded: JobPlan = cloudpickle.loads(plan)
     except (ImportError, AttributeError) as error:
         raise UnshippableFunction(
             f"an executor cannot load the functions of the job ({type(error).__name__}: {error}). Functions and classes of "
-            "the main program are sent along, but modules that they import must be there: install them on the executors, "
-            "put them on their PYTHONPATH, or send them with spark.sparkContext.addPyFile(...)."
+            "the main program are sent along, and modules beside it are found where executors see its folder; others must "
+            "be there: install them on the executors, put them on their PYTHONPATH, or send them with "
+            "spark.sparkContext.addPyFile(...)."
         ) from error
     return loaded
 
