@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tidegate.api.aggregates import AggregateFunction
     from tidegate.api.checkpointed import CheckpointedFunction
+    from tidegate.api.counters import Counter
     from tidegate.api.environment import StreamEnvironment
     from tidegate.api.functions import (
         Context,
@@ -64,6 +65,7 @@ _HOMES = {
     "CheckpointedFunction": "tidegate.api.checkpointed",
     "StreamEnvironment": "tidegate.api.environment",
     "Context": "tidegate.api.functions",
+    "Counter": "tidegate.api.counters",
     "CoProcessFunction": "tidegate.api.functions",
     "KeyedBatchFunction": "tidegate.api.functions",
     "KeyedCoProcessFunction": "tidegate.api.functions",
@@ -121,6 +123,7 @@ __all__ = [
     "ConfigurationError",
     "ConnectedStreams",
     "Context",
+    "Counter",
     "DataGenerator",
     "DataStream",
     "FileSink",

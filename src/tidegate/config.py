@@ -68,6 +68,7 @@ class JobConfig:
     start_timeout_s: float = 120.0
     parallelism: int | None = None
     master: str | None = None
+    log_format: str = "text"  #: of what workers write to their standard error; or "json"
 
     def policy(self) -> CheckpointPolicy:
         return CheckpointPolicy(
@@ -106,3 +107,5 @@ class JobConfig:
             raise ConfigurationError("max_concurrent and retained must be at least 1")
         if self.parallelism is not None and self.parallelism < 1:
             raise ConfigurationError("parallelism must be at least 1")
+        if self.log_format not in ("text", "json"):
+            raise ConfigurationError(f'the log format {self.log_format!r} is unknown: use "text" or "json"')

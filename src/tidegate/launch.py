@@ -126,6 +126,7 @@ def slot_settings(config: JobConfig) -> SlotSettings:
         held_memory_bytes=config.held_memory_bytes,
         held_disk_bytes=config.held_disk_bytes,
         inline_limit_bytes=config.inline_limit_bytes if config.storage else WITHOUT_STORAGE_INLINE_BYTES,
+        log_format=config.log_format,
     )
 
 

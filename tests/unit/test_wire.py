@@ -218,6 +218,8 @@ def test_columns_that_hold_pickles_travel_under_the_strong_seal_too(annotation: 
 MESSAGES: list[Any] = [
     control.Ready(1.5),
     control.Heartbeat(1, 2, 3, 4, 5, [control.OperatorMetrics("u", 0, 1, 2)]),
+    control.Heartbeat(1, 2, 3, 4, 5, logs=[control.LogLine(1.5, "INFO", "l", "m", "u", "o", 3)], logs_dropped=2),
+    control.LastCounts([control.OperatorMetrics("u", 0, 1, 2, -5, {"mine": 7})]),
     control.Acknowledge(
         7,
         SlotSnapshot(

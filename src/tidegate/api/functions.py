@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tidegate.api.counters import Counter, Counters
 from tidegate.protocol.watermarks import MIN_WATERMARK
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ class Context:
     """What a function may ask while it works on a record."""
 
     __slots__ = (
+        "_counters",
         "_emit_side",
         "_timers",
         "current_watermark",
@@ -46,12 +48,20 @@ class Context:
         self.time_domain: str | None = None  #: in on_timer: "event" or "processing"
         self._emit_side: Any = None
         self._timers: TimerService | None = None
+        self._counters = Counters()
 
     def timer_service(self) -> TimerService:
         """Timers of the current key; only where the function defines on_timer."""
         if self._timers is None:
             raise TypeError(f"{self.name} has no timers: define on_timer(self, timestamp, ctx) in a keyed function")
         return self._timers
+
+    def counter(self, name: str) -> Counter:
+        """A number of yours to count with; get it once, in open(). Its subtasks are added up and shown as an accumulator.
+
+        It counts from zero in each attempt and is no part of checkpoints: for watching, not for results.
+        """
+        return self._counters.get(name)
 
     def output(self, tag: OutputTag, value: Any) -> None:
         """Emit to a side output."""

@@ -96,6 +96,8 @@ OPTIONS = (
     Option("execution.buffer-timeout.interval", "buffer_timeout_s", read.duration, "10 ms",
            "how long a record may wait for others to share its frame", ("execution.buffer-timeout",)),
     Option("tidegate.master", "master", read.word, "this machine", "Spark's master, like spark://host:7077 (same as --master)"),
+    Option("tidegate.log-format", "log_format", read.word, "text",
+           "of what workers write to their standard error: text, or json for one object a line"),
     Option("tidegate.inbox-bytes", "inbox_bytes", read.size, "2 mb",
            "input that a slot buffers before it holds its senders back"),
     Option("tidegate.held-memory-bytes", "held_memory_bytes", read.size, "32 mb",

@@ -11,7 +11,6 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.rates import OperatorRates, RateMeter
 from tidegate.cli.wording import counted, how_big, how_long, how_long_whole, how_many
 from tidegate.config import JobConfig
 from tidegate.coordinator.observing import (
@@ -24,6 +23,7 @@ from tidegate.coordinator.observing import (
     JobView,
     SlotReported,
 )
+from tidegate.coordinator.rates import OperatorRates, RateMeter
 from tidegate.graph.plan import Chain, JobPlan, PlannedOperator
 from tidegate.graph.specs import SinkSpec, SourceSpec
 

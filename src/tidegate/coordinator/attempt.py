@@ -24,6 +24,7 @@ from tidegate.coordinator.observing import (
     SlotCheckpoint,
     SlotReported,
     StatusChanged,
+    operator_bytes,
 )
 from tidegate.coordinator.ports import Background, CrashPoints, SlotLinks
 from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt
@@ -70,6 +71,7 @@ from tidegate.wire.control import (
     Finish,
     FromSlot,
     Heartbeat,
+    LastCounts,
     Ready,
     SlotFailed,
     Start,
@@ -162,8 +164,11 @@ class Attempt:
                     self._status(JobStatus.RUNNING, "")
             case Heartbeat():
                 self.view.publish(SlotReported(slot, message))
+            case LastCounts(operators):
+                self.view.publish(SlotReported(slot, self.view.latest_heartbeat(slot, operators)))
             case Acknowledge(checkpoint, snapshot, timings):
-                self._note_acknowledged(checkpoint, slot, SlotCheckpoint(self._since_trigger(checkpoint), timings))
+                part = SlotCheckpoint(self._since_trigger(checkpoint), timings, operator_bytes(snapshot))
+                self._note_acknowledged(checkpoint, slot, part)
                 self._decide(SnapshotAcknowledged(slot, self.id, CheckpointId(checkpoint), snapshot))
             case Decline(checkpoint, reason):
                 self._decide(SnapshotDeclined(slot, self.id, CheckpointId(checkpoint), reason))

@@ -175,7 +175,8 @@ class JobRun:
             latest_completed=CheckpointId(restored_from or 0),
             restored_from=restored_from,
         )
-        self.view.publish(AttemptStarted(attempt, restored_from, self._wall_clock()))
+        restored_path = "" if record.latest is None else self._store.uri(record.latest.metadata_path)
+        self.view.publish(AttemptStarted(attempt, restored_from, self._wall_clock(), restored_path))
         self._status(JobStatus.INITIALIZING, f"attempt {attempt}")
         return inputs
 
@@ -201,7 +202,7 @@ class JobRun:
                 return self._finished()
             case AttemptEnded(error, permanent):
                 delay = None if permanent else self._strategy.delay_after_failure(self._clock(), self._jitter())
-                self.view.publish(AttemptFailed(self._attempt, str(error), delay, self._wall_clock()))
+                self.view.publish(AttemptFailed.of(self._attempt, error, delay, self._wall_clock()))
                 if delay is None:
                     return self.fail(error)
                 self._status(JobStatus.RESTARTING, f"in {delay:.1f} s: {str(error).splitlines()[0]}")

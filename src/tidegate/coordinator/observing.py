@@ -13,8 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Union
 
+import msgspec
+
+from tidegate.errors import TidegateError
 from tidegate.ids import AttemptId, SlotId
-from tidegate.wire.control import Heartbeat, SnapshotTimings
+from tidegate.wire.control import Heartbeat, OperatorMetrics, SlotSnapshot, SnapshotTimings
 
 log = logging.getLogger("tidegate.coordinator")
 
@@ -48,6 +51,7 @@ class AttemptStarted:
     attempt: AttemptId
     restored_from: int | None
     at: float
+    restored_path: str = ""  #: the metadata file of what was restored
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,29 @@ class AttemptFailed:
     error: str
     restart_in_s: float | None  #: None: it stays failed
     at: float
+    kind: str = ""  #: the error's class
+    operator: str = ""
+    uid: str = ""
+    subtask: int = -1
+    user_line: str = ""
+    cause: str = ""  #: what the executor said, a traceback as text
+
+    @classmethod
+    def of(cls, attempt: AttemptId, error: TidegateError, restart_in_s: float | None, at: float) -> AttemptFailed:
+        """With what the error knows of the place."""
+        context = error.context
+        return cls(
+            attempt,
+            str(error),
+            restart_in_s,
+            at,
+            kind=type(error).__name__,
+            operator=context.get("operator") or "",
+            uid=context.get("uid") or "",
+            subtask=context.get("subtask", -1),
+            user_line=context.get("user_line") or "",
+            cause=context.get("cause") or "",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +103,15 @@ class SlotCheckpoint:
 
     acknowledged_after_s: float  #: since the trigger
     timings: SnapshotTimings
+    operator_bytes: dict[str, int] = field(default_factory=dict)  #: size of its state, by uid
+
+
+def operator_bytes(snapshot: SlotSnapshot) -> dict[str, int]:
+    """How much state each operator of the slot has stored, by uid."""
+    sizes: dict[str, int] = {}
+    for section in snapshot.file.sections:
+        sizes[section.uid] = sizes.get(section.uid, 0) + section.length
+    return sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,26 +136,68 @@ class CheckpointChanged:
     statistics: CheckpointStatistics
 
 
+@dataclass(frozen=True, slots=True)
+class JobLine:
+    """One line of the job's log, from the driver or from a slot."""
+
+    at: float
+    level: str
+    logger: str
+    message: str
+    attempt: str = ""
+    slot: str = ""  #: "": the driver
+    operator: str = ""
+    uid: str = ""
+    subtask: int = -1
+
+
 JobEvent = Union[StatusChanged, AttemptStarted, AttemptFailed, SlotReported, CheckpointChanged]
 Observer = Callable[[JobEvent], None]
+
+
+@dataclass(frozen=True, slots=True)
+class JobSnapshot:
+    """A copy of the view at one moment: what a display computes with, without holding the coordinator up."""
+
+    status: JobStatus
+    status_detail: str
+    timestamps: dict[JobStatus, float]  #: when each status was last entered
+    attempt: AttemptId | None
+    attempt_at: float
+    restored: AttemptStarted | None  #: the newest attempt that continued from a checkpoint
+    restores: int
+    restarts: int
+    triggered: int
+    completed: int
+    failed: int
+    failures: tuple[AttemptFailed, ...]  #: the newest last
+    checkpoints: dict[int, CheckpointStatistics]  #: the newest last
+    heartbeats: dict[SlotId, Heartbeat]
 
 
 class JobView:
     """The model that all displays share: the newest of everything, and a bounded history. Thread-safe."""
 
-    def __init__(self, history: int = 1000) -> None:
+    def __init__(self, history: int = 1000, log_lines: int = 5000) -> None:
         self._lock = threading.RLock()
         self._observers: list[Observer] = []
         self.status = JobStatus.CREATED
         self.status_detail = ""
         self.attempt: AttemptId | None = None
         self.restored_from: int | None = None
+        self.attempt_at = 0.0
+        self.restored: AttemptStarted | None = None
+        self.restores = 0
         self.restarts = 0
+        self.triggered = 0
         self.completed = 0
         self.failed = 0
         self.failures: deque[AttemptFailed] = deque(maxlen=100)
         self.checkpoints: dict[int, CheckpointStatistics] = {}
         self.heartbeats: dict[SlotId, Heartbeat] = {}
+        self.timestamps: dict[JobStatus, float] = {}
+        self.lines: deque[JobLine] = deque(maxlen=log_lines)
+        self.lines_seen = 0  #: ever; the first of `lines` has the number lines_seen - len(lines)
         self._history = history
 
     def subscribe(self, observer: Observer) -> None:
@@ -137,6 +215,41 @@ class JobView:
                 log.exception("an observer of the job failed and is not called again")
                 self._observers.remove(observer)
 
+    def log(self, line: JobLine) -> None:
+        with self._lock:
+            self.lines.append(line)
+            self.lines_seen += 1
+
+    def lines_from(self, number: int) -> tuple[int, list[JobLine]]:
+        """The lines from this number on, and the number that the next one will have."""
+        with self._lock:
+            first = self.lines_seen - len(self.lines)
+            return self.lines_seen, list(self.lines)[max(0, number - first) :]
+
+    def snapshot(self) -> JobSnapshot:
+        with self._lock:
+            return JobSnapshot(
+                status=self.status,
+                status_detail=self.status_detail,
+                timestamps=dict(self.timestamps),
+                attempt=self.attempt,
+                attempt_at=self.attempt_at,
+                restored=self.restored,
+                restores=self.restores,
+                restarts=self.restarts,
+                triggered=self.triggered,
+                completed=self.completed,
+                failed=self.failed,
+                failures=tuple(self.failures),
+                checkpoints=dict(self.checkpoints),
+                heartbeats=dict(self.heartbeats),
+            )
+
+    def latest_heartbeat(self, slot: SlotId, operators: list[OperatorMetrics]) -> Heartbeat:
+        """The slot's newest one, with these counts."""
+        newest = self.heartbeats.get(slot) or Heartbeat(0, 0, 0, 0, 0)
+        return msgspec.structs.replace(newest, operators=operators, logs=[], logs_dropped=0)
+
     def latest_completed(self) -> CheckpointStatistics | None:
         with self._lock:
             done = [c for c in self.checkpoints.values() if c.status is CheckpointStatus.COMPLETED]
@@ -144,23 +257,33 @@ class JobView:
 
     def _note(self, event: JobEvent) -> None:
         match event:
-            case StatusChanged(status, detail, _):
+            case StatusChanged(status, detail, at):
                 self.status, self.status_detail = status, detail
-            case AttemptStarted(attempt, restored_from, _):
+                self.timestamps[status] = at
+                self._say("INFO", at, f"{status.value} ({detail})" if detail else status.value)
+            case AttemptStarted(attempt, restored_from, at):
+                self.attempt_at = at
+                if restored_from is not None:
+                    self.restored = event
+                    self.restores += 1
                 if self.attempt is not None:
                     self.restarts += 1
                 self.attempt, self.restored_from = attempt, restored_from
                 self.heartbeats.clear()
             case AttemptFailed():
                 self.failures.append(event)
+                self._say("ERROR", event.at, event.error, event)
                 for id, checkpoint in self.checkpoints.items():
                     if checkpoint.status is CheckpointStatus.IN_PROGRESS:
                         self.checkpoints[id] = replace(
                             checkpoint, status=CheckpointStatus.FAILED, failure="the attempt ended"
                         )
+                        self.failed += 1
             case SlotReported(slot, heartbeat):
                 self.heartbeats[slot] = heartbeat
+                self._hear(slot, heartbeat)
             case CheckpointChanged(statistics):
+                self.triggered += statistics.checkpoint not in self.checkpoints
                 self.checkpoints[statistics.checkpoint] = statistics
                 if statistics.status is CheckpointStatus.COMPLETED:
                     self.completed += 1
@@ -168,3 +291,28 @@ class JobView:
                     self.failed += 1
                 while len(self.checkpoints) > self._history:
                     del self.checkpoints[next(iter(self.checkpoints))]
+
+    def _say(self, level: str, at: float, message: str, place: AttemptFailed | None = None) -> None:
+        where = {} if place is None else {"operator": place.operator, "uid": place.uid, "subtask": place.subtask}
+        self.log(JobLine(at, level, "tidegate.job", message, str(self.attempt or ""), **where))
+
+    def _hear(self, slot: SlotId, heartbeat: Heartbeat) -> None:
+        attempt = str(self.attempt or "")
+        for line in heartbeat.logs:
+            self.log(
+                JobLine(
+                    at=line.at,
+                    level=line.level,
+                    logger=line.logger,
+                    message=line.message,
+                    attempt=attempt,
+                    slot=str(slot),
+                    operator=line.operator,
+                    uid=line.uid,
+                    subtask=line.subtask,
+                )
+            )
+        if heartbeat.logs_dropped:
+            what = f"{heartbeat.logs_dropped} more lines were logged within a second and are left out"
+            at = heartbeat.logs[-1].at if heartbeat.logs else 0.0
+            self.log(JobLine(at, "WARNING", "tidegate.job", what, attempt, str(slot)))

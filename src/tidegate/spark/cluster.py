@@ -52,6 +52,7 @@ class SparkCluster:
     ) -> Gang:
         shipped = cloudpickle.dumps(
             ShippedAttempt(
+                job=self._plan.job,
                 plan=cloudpickle.dumps(self._plan),
                 attempt=attempt,
                 token=token,

@@ -25,6 +25,7 @@ from tidegate.ids import AttemptId, SlotId
 from tidegate.storage.store import open_store, read_probe
 from tidegate.task.control_client import ControlClient
 from tidegate.task.failures import describe_failure
+from tidegate.task.logs import SlotLog
 from tidegate.task.mailbox import Mailbox
 from tidegate.task.operators.base import OperatorFailed
 from tidegate.task.outbox import Row
@@ -45,6 +46,7 @@ LAST_WORDS_S = 10.0
 class ShippedAttempt:
     """All that a worker is given. Travels in the task's closure, which Spark shows on no page."""
 
+    job: str
     plan: bytes  #: the JobPlan, pickled by itself: what cannot be loaded is said on the control connection
     attempt: AttemptId
     token: bytes
@@ -76,6 +78,8 @@ class SlotProcess:
         self._slot: Slot | None = None
         self._cancelled = threading.Event()
         self._busy_s = self._idle_s = self._blocked_s = 0.0
+        self._log = SlotLog(shipped.job, str(shipped.attempt), str(slot), shipped.settings.log_format)
+        self._log.install()
         sys.setswitchinterval(0.0005)  # four threads share the GIL; the default lets each keep it for 5 ms
         hello = Hello(
             version=PROTOCOL_VERSION,
@@ -188,6 +192,7 @@ class SlotProcess:
 
     def _heartbeat(self) -> Heartbeat:
         slot = self._slot
+        logs, logs_dropped = self._log.take()
         return Heartbeat(
             busy_ms=int(self._busy_s * 1000),
             idle_ms=int(self._idle_s * 1000),
@@ -195,10 +200,13 @@ class SlotProcess:
             inbox_bytes=self._mailbox.frames_bytes,
             held_bytes=0 if slot is None else slot.held_bytes,
             operators=[] if slot is None else slot.metrics(),
+            logs=logs,
+            logs_dropped=logs_dropped,
         )
 
     def _last_words(self, error: BaseException) -> None:
         """Tell the coordinator, wait to be cancelled, and go without a traceback on the executor's console."""
+        self._control.send(self._heartbeat())  # what was logged right before
         self._control.send(describe_failure(error))
         self._cancelled.wait(LAST_WORDS_S)
         os._exit(1)

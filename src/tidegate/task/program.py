@@ -18,6 +18,7 @@ class SlotSettings:
     held_memory_bytes: int = 32 << 20
     held_disk_bytes: int = 1 << 30
     inline_limit_bytes: int = 20 * 1024
+    log_format: str = "text"  #: of a worker's standard error; or "json"
 
 
 @dataclass(frozen=True, slots=True)

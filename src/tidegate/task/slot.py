@@ -61,6 +61,7 @@ from tidegate.wire.control import (
     Decline,
     Ended,
     Finish,
+    LastCounts,
     OperatorMetrics,
     Ready,
     SnapshotTimings,
@@ -266,11 +267,7 @@ class Slot:
         return self._ready and any(not chain.ended for chain in self._sources)
 
     def metrics(self) -> list[OperatorMetrics]:
-        return [
-            OperatorMetrics(operator.uid, operator.subtask, operator.records_in, operator.records_out)
-            for chain in self.chains
-            for operator in chain.operators
-        ]
+        return [operator.metrics() for chain in self.chains for operator in chain.operators]
 
     @property
     def held_bytes(self) -> int:
@@ -467,6 +464,7 @@ class Slot:
                 self.outbox.send_flushes()
         if not self._said_ended and all(chain.ended for chain in self.chains):
             self._said_ended = True
+            self._control.send(LastCounts(self.metrics()))
             self._control.send(Ended())
 
     def _is_dirty(self) -> bool:

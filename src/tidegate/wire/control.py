@@ -31,10 +31,26 @@ class Ready(Message, frozen=True):
 
 
 class OperatorMetrics(msgspec.Struct, frozen=True):
+    """One subtask of one operator, since the start of the attempt."""
+
     uid: str
     subtask: int
     records_in: int
     records_out: int
+    watermark: int | None = None  # event time in ms; None where there is none yet
+    counters: dict[str, int] = {}  # the user's own, ctx.counter(name)
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """What the user's code, or ours, has logged in a slot."""
+
+    at: float  # epoch seconds
+    level: str
+    logger: str
+    message: str
+    uid: str = ""  # of the operator that logged it; "": the slot itself
+    operator: str = ""
+    subtask: int = -1
 
 
 class Heartbeat(Message, frozen=True):
@@ -46,6 +62,14 @@ class Heartbeat(Message, frozen=True):
     inbox_bytes: int
     held_bytes: int
     operators: list[OperatorMetrics] = []
+    logs: list[LogLine] = []  # since the last one
+    logs_dropped: int = 0  # lines that were over the bound
+
+
+class LastCounts(Message, frozen=True):
+    """All input of the slot has ended: its counts stay as they are. Comes right before `Ended`."""
+
+    operators: list[OperatorMetrics]
 
 
 class SnapshotTimings(msgspec.Struct, frozen=True):
@@ -171,7 +195,7 @@ class Cancel(Message, frozen=True):
     """End now, without another word to the outside."""
 
 
-FromSlot = Union[Ready, Heartbeat, Acknowledge, Decline, Ended, Committed, SlotFailed, ToDriver]
+FromSlot = Union[Ready, Heartbeat, LastCounts, Acknowledge, Decline, Ended, Committed, SlotFailed, ToDriver]
 ToSlot = Union[Start, Trigger, Complete, Abort, Finish, Cancel]
 
 _encoder = msgspec.msgpack.Encoder()

@@ -15,8 +15,10 @@ from tidegate.graph.logical import MAIN_OUTPUT
 from tidegate.ids import CheckpointId
 from tidegate.protocol.watermarks import IDLE, MIN_WATERMARK
 from tidegate.storage.metadata import Committable, SplitState
+from tidegate.wire.control import OperatorMetrics
 
 if TYPE_CHECKING:
+    from tidegate.api.counters import Counters
     from tidegate.graph.plan import PlannedOperator
     from tidegate.state.backend import KeyedSnapshot, KeyedStateBackend
     from tidegate.state.operator_state import OperatorStateSnapshot, OperatorStateStore
@@ -60,6 +62,7 @@ class RunningOperator:
 
     backend: KeyedStateBackend | None = None
     operator_state: OperatorStateStore | None = None  #: of a CheckpointedFunction
+    counters: Counters | None = None  #: the user's own, where the function has a context
 
     def __init__(self, planned: PlannedOperator, subtask: int) -> None:
         self.planned = planned
@@ -116,6 +119,17 @@ class RunningOperator:
     def pass_watermark(self, watermark: int) -> None:
         for target in self._watermark_targets:
             target(watermark)
+
+    def metrics(self) -> OperatorMetrics:
+        """Also called by the heartbeat's thread, while the task's thread works on."""
+        return OperatorMetrics(
+            uid=self.uid,
+            subtask=self.subtask,
+            records_in=self.records_in,
+            records_out=self.records_out,
+            watermark=None if self.watermark == MIN_WATERMARK else self.watermark,
+            counters={} if self.counters is None else self.counters.values(),
+        )
 
     # -- for subclasses -----------------------------------------------------------------------------------------
 

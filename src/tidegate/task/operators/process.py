@@ -54,6 +54,7 @@ class _FunctionOperator(RunningOperator):
             self._job, self.uid, self.name, self.subtask, self.parallelism, restored=restore is not None
         )
         self._context._emit_side = self._collect_side
+        self.counters = self._context._counters
         store = self.operator_state
         if store is not None:
             key_groups = range(0) if self.backend is None else self.backend.key_groups
