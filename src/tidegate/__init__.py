@@ -12,18 +12,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tidegate.api.aggregates import AggregateFunction
     from tidegate.api.checkpointed import CheckpointedFunction
+    from tidegate.api.connected import ConnectedStreams
     from tidegate.api.counters import Counter
     from tidegate.api.environment import StreamEnvironment
     from tidegate.api.functions import (
+        BroadcastContext,
+        BroadcastProcessFunction,
         Context,
         CoProcessFunction,
         KeyedBatchFunction,
+        KeyedBroadcastProcessFunction,
         KeyedCoProcessFunction,
         KeyedProcessFunction,
         OutputTag,
         ProcessFunction,
     )
-    from tidegate.api.streams import ConnectedStreams, DataStream, KeyedStream
+    from tidegate.api.streams import DataStream, KeyedStream
     from tidegate.api.watermarks import WatermarkStrategy
     from tidegate.client import JobClient
     from tidegate.connectors.collect_sink import CollectSink
@@ -54,6 +58,7 @@ if TYPE_CHECKING:
         TidegateError,
         UserCodeFailed,
     )
+    from tidegate.state.broadcast import BroadcastState
     from tidegate.state.declarations import AggregatingState, ListState, MapState, ReducingState, ValueState
     from tidegate.state.ttl import Ttl
     from tidegate.types import Pickled
@@ -64,15 +69,18 @@ _HOMES = {
     "AggregateFunction": "tidegate.api.aggregates",
     "CheckpointedFunction": "tidegate.api.checkpointed",
     "StreamEnvironment": "tidegate.api.environment",
+    "BroadcastContext": "tidegate.api.functions",
+    "BroadcastProcessFunction": "tidegate.api.functions",
     "Context": "tidegate.api.functions",
     "Counter": "tidegate.api.counters",
     "CoProcessFunction": "tidegate.api.functions",
     "KeyedBatchFunction": "tidegate.api.functions",
+    "KeyedBroadcastProcessFunction": "tidegate.api.functions",
     "KeyedCoProcessFunction": "tidegate.api.functions",
     "KeyedProcessFunction": "tidegate.api.functions",
     "OutputTag": "tidegate.api.functions",
     "ProcessFunction": "tidegate.api.functions",
-    "ConnectedStreams": "tidegate.api.streams",
+    "ConnectedStreams": "tidegate.api.connected",
     "DataStream": "tidegate.api.streams",
     "KeyedStream": "tidegate.api.streams",
     "WatermarkStrategy": "tidegate.api.watermarks",
@@ -101,6 +109,7 @@ _HOMES = {
     "StorageError": "tidegate.errors",
     "TidegateError": "tidegate.errors",
     "UserCodeFailed": "tidegate.errors",
+    "BroadcastState": "tidegate.state.broadcast",
     "AggregatingState": "tidegate.state.declarations",
     "ListState": "tidegate.state.declarations",
     "MapState": "tidegate.state.declarations",
@@ -113,6 +122,9 @@ _HOMES = {
 __all__ = [
     "AggregateFunction",
     "AggregatingState",
+    "BroadcastContext",
+    "BroadcastProcessFunction",
+    "BroadcastState",
     "CheckpointDamaged",
     "CheckpointedFunction",
     "CoProcessFunction",
@@ -132,6 +144,7 @@ __all__ = [
     "JobFailed",
     "JobStatus",
     "KeyedBatchFunction",
+    "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "KeyedStream",

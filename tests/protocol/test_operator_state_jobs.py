@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
 from protocol_kit import fresh_storage
 
 import tidegate as tg
 from tidegate.api.checkpointed import InitializationContext, SnapshotContext
+from tidegate.batch import Batch
+from tidegate.connectors.contract import WriterContext
 from tidegate.errors import TidegateError
 from tidegate.testing.crash_points import ALL_POINTS, Crash
 from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
@@ -77,3 +83,134 @@ def test_a_checkpointed_function_needs_a_uid() -> None:
     env = tg.StreamEnvironment("hoard")
     with pytest.raises(TidegateError, match="needs a uid"):
         env.from_collection(NUMBERS, uid="numbers").process(Hoard())
+
+
+# -- not only process functions ----------------------------------------------------------------------------------------
+
+
+class Numbered(tg.CheckpointedFunction):
+    """In class form, for map: counts what its subtask has seen."""
+
+    def initialize_state(self, ctx: InitializationContext) -> None:
+        self.stored = ctx.operator_state.list_state("seen", int)
+        self.seen = sum(self.stored.get())
+        self.lost = 0  # a plain attribute, for comparison
+
+    def snapshot_state(self, ctx: SnapshotContext) -> None:
+        self.stored.set([self.seen])
+
+    def __call__(self, value: int) -> tuple[int, int]:
+        self.seen += 1
+        self.lost += 1
+        return (self.seen, self.lost)
+
+
+class OnlyOnce(Numbered):
+    """For filter and flat_map."""
+
+    def __call__(self, value: Any) -> Any:
+        self.seen += 1
+        return [self.seen]
+
+
+class CountingSink(tg.Sink):
+    """Its writer stamps each record with how many its subtask has written."""
+
+    def __init__(self, inner: tg.Sink) -> None:
+        self.inner = inner
+
+    def writer(self, context: WriterContext) -> tg.SinkWriter:
+        return CountingWriter(self.inner.writer(context))
+
+    def committer(self, context: WriterContext) -> Any:
+        return self.inner.committer(context)
+
+
+class CountingWriter(Numbered, tg.SinkWriter):
+    def __init__(self, inner: tg.SinkWriter) -> None:
+        self.inner = inner
+
+    def write(self, batch: Batch) -> None:
+        rows = [(row, self(row)[0]) for row in batch.rows()]
+        self.inner.write(batch.with_rows(batch.type, rows))
+
+    def prepare(self, checkpoint: Any) -> list[bytes]:
+        return self.inner.prepare(checkpoint)
+
+
+def from_elements() -> Any:
+    """The source of docs/state.md."""
+    page = (Path(__file__).parents[2] / "docs" / "state.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(import tidegate as tg\n\n\nclass FromElements.*?)^```$", page, re.M | re.S)
+    names: dict[str, Any] = {}
+    exec(compile(program, "docs/state.md", "exec", dont_inherit=True), names)
+    return names["FromElements"]
+
+
+@pytest.mark.parametrize("point", ALL_POINTS)
+def test_readers_functions_and_writers_keep_operator_state(point: str) -> None:
+    source = from_elements()
+    for seed in range(3):
+        forget_ledgers()
+        env = tg.StreamEnvironment("everyone", parallelism=1)
+        env.checkpointing(every="10ms", storage=fresh_storage())
+        env.restart_strategy("fixed-delay", attempts=20, delay="0s")
+        numbered = env.from_source(source(*NUMBERS), uid="elements").map(Numbered(), uid="map")
+        again = numbered.flat_map(OnlyOnce(), uid="flat-map")
+        again.sink_to(CountingSink(LedgerSink("out")), uid="out")
+        numbered.sink_to(LedgerSink("lost"), uid="lost")
+        run_in_process(env, seed, [Crash(point, nth=2, times=2)])
+
+        assert committed() == [(n, n) for n in range(1, len(NUMBERS) + 1)]
+        assert sorted(seen for seen, _ in ledger("lost").rows()) == list(range(1, len(NUMBERS) + 1))
+
+
+def test_a_plain_attribute_begins_anew_after_a_crash_and_declared_state_does_not() -> None:
+    class Both(tg.KeyedProcessFunction):
+        declared = tg.ValueState(int, default=0)
+
+        def open(self, ctx: tg.Context) -> None:
+            self.plain = 0  # not declared: not saved
+
+        def process_element(self, value: int, ctx: tg.Context) -> list[tuple[int, int]]:
+            self.declared.set(self.declared.get() + 1)
+            self.plain += 1
+            return [(self.declared.get(), self.plain)]
+
+    forget_ledgers()
+    env = tg.StreamEnvironment("trap", parallelism=1)
+    env.checkpointing(every="10ms", storage=fresh_storage())
+    env.restart_strategy("fixed-delay", attempts=20, delay="0s")
+    stream = env.from_collection(NUMBERS, uid="numbers", type=int).key_by(lambda value: 0, key_type=int)
+    stream.process(Both(), uid="both", returns=tuple[int, int]).sink_to(LedgerSink("out"), uid="out")
+    run_in_process(env, 1, [Crash("driver.notified", nth=2, times=1)])
+
+    assert [declared for declared, _ in committed()] == list(range(1, len(NUMBERS) + 1))
+    assert max(plain for _, plain in committed()) < len(NUMBERS), "no restart, so the trap was not tried"
+
+
+def test_a_new_operator_is_not_restored_though_the_job_is() -> None:
+    """Else it would never fill its state, and one that expects its own would fail."""
+    forget_ledgers()
+    storage = fresh_storage()
+    try:
+        InProcessRun(job(storage, 2), 1, [Crash("driver.notified", nth=2)], max_drivers=1).run()
+    except AllDriversDied:
+        pass
+
+    class New(tg.CheckpointedFunction, tg.ProcessFunction):
+        def initialize_state(self, ctx: InitializationContext) -> None:
+            assert not ctx.is_restored
+            self.state = ctx.operator_state.list_state("new", int)
+
+        def process_element(self, value: Any, ctx: tg.Context) -> list[Any]:
+            return [value]
+
+    env = tg.StreamEnvironment("hoard", parallelism=2)
+    env.checkpointing(every="10ms", storage=storage, resume="latest")
+    stream = env.from_collection(NUMBERS, uid="numbers").rebalance()
+    hoard = stream.process(Hoard(), uid="hoard", returns=tuple[int, int])
+    hoard.process(New(), uid="new", returns=tuple[int, int]).sink_to(LedgerSink("out"), uid="out")
+    run_in_process(env, 1)
+
+    assert committed() == [(value, value * 3) for value in NUMBERS]

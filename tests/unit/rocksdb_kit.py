@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,10 +42,15 @@ class RocksBackends:
         self.room = room
         self._stack = ExitStack()
 
-    def backend(self, key_type: KeyType, key_groups: range = range(MAX_PARALLELISM)) -> RocksStateBackend:
+    def backend(
+        self,
+        key_type: KeyType,
+        key_groups: range = range(MAX_PARALLELISM),
+        wall_clock: Callable[[], float] = time.time,
+    ) -> RocksStateBackend:
         memory = RocksMemory(self.settings)
         memory.clean_bytes, memory.unwritten_bytes = self.room.clean_bytes, self.room.unwritten_bytes
-        backend = RocksStateBackend(key_type, key_groups, MAX_PARALLELISM, self.settings, memory)
+        backend = RocksStateBackend(key_type, key_groups, MAX_PARALLELISM, self.settings, memory, wall_clock)
         self._stack.callback(backend.close)
         return backend
 

@@ -12,6 +12,7 @@ from state_kit import backend_for
 
 from tidegate.api.checkpointed import InitializationContext, SnapshotContext
 from tidegate.state.backend import bind_states
+from tidegate.state.broadcast import Gate, bind_broadcast_states
 from tidegate.state.keys import key_type
 from tidegate.state.operator_state import OperatorStateStore
 
@@ -104,3 +105,16 @@ def test_operator_state_comes_back(name, values, found):
     restored.check_all_claimed()
 
     assert again.rows.get() == values if name == "Batches" else again.sketches == [b"ab"]
+
+
+def test_broadcast_rules_are_read_by_records():
+    function, store, gate = shown()["Alarms"](), OperatorStateStore(), Gate()
+    backend = backend_for(STR)
+    bind_states(function, backend)
+    bind_broadcast_states(function, store, gate)
+    with gate.opened():
+        function.process_broadcast_element(("heat", 1), None)
+    backend.set_current_key("s1")
+    found = [list(function.process_element(("s1", "heat"), SimpleNamespace(key="s1"))) for _ in range(2)]
+
+    assert found == [[], [("s1", "heat")]]

@@ -26,7 +26,7 @@ class InitializationContext:
     """What `initialize_state` may ask."""
 
     operator_state: OperatorStateStore
-    is_restored: bool  #: this attempt continues from a checkpoint
+    is_restored: bool  #: this attempt continues from a checkpoint that knows this operator
     subtask: int  #: 0 .. parallelism-1
     parallelism: int
     key_groups: range  #: the key groups of this subtask; empty for an operator without keys
@@ -46,7 +46,8 @@ class SnapshotContext:
 
 
 class CheckpointedFunction:
-    """Mixin for process functions that keep operator state. Put it before the other base class."""
+    """Mixin for whatever keeps operator state: process functions, functions in class form for map and its kin, readers of
+    sources, writers of sinks. Put it before the other base class."""
 
     def initialize_state(self, ctx: InitializationContext) -> None:
         """Ask for every operator state, on every start: a stored one that is not asked for stops the job.

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tidegate.api.building import add_operator
 from tidegate.api.overrides import current_overrides
-from tidegate.api.streams import DataStream, add_operator
+from tidegate.api.streams import DataStream
 from tidegate.config import JobConfig, RestartSettings
 from tidegate.connectors.collection import Collection
 from tidegate.connectors.contract import Source

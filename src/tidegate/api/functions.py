@@ -6,7 +6,7 @@ restart, and results that lean on it are wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidegate.api.counters import Counter, Counters
@@ -66,6 +66,32 @@ class Context:
     def output(self, tag: OutputTag, value: Any) -> None:
         """Emit to a side output."""
         self._emit_side(tag.name, value)
+
+
+class BroadcastContext(Context):
+    """What a function may ask while it works on an element of the broadcast side. No key is current."""
+
+    __slots__ = ("_apply",)
+
+    _apply: Callable[[Any, Callable[[Any, Any], None]], None]
+
+    def apply_to_keyed_state(self, state: Any, function: Callable[[Any, Any], None]) -> None:
+        """`function(key, state)` for every key of this subtask that has something in `state`, which may be changed.
+
+            ctx.apply_to_keyed_state(self.count, lambda key, count: count.clear())
+
+        All of it runs in the task's thread, at once: with many keys it takes its time. Every other state of the
+        function is that of the same key meanwhile. Keys come in no order.
+
+        :raises ConfigurationError: for what is no keyed state of this function.
+        """
+        self._apply(state, function)
+
+    def timer_service(self) -> TimerService:
+        raise TypeError(
+            f"{self.name} asks for timers in process_broadcast_element, where no key is current, and timers belong to a key. "
+            "Register them in process_element."
+        )
 
 
 class TimerService(Protocol):
@@ -168,5 +194,37 @@ class CoProcessFunction(_Function):
 
 class KeyedCoProcessFunction(CoProcessFunction):
     """Two keyed inputs that share the state of their common key."""
+
+    on_timer = KeyedProcessFunction.on_timer
+
+
+class BroadcastProcessFunction(_Function):
+    """Two inputs: records, and elements that every subtask gets, like rules; without keyed state.
+
+    class Filter(tg.BroadcastProcessFunction):
+        blocked = tg.BroadcastState(str, bool)
+
+        def process_element(self, user, ctx):
+            if user not in self.blocked:
+                yield user
+
+        def process_broadcast_element(self, user, ctx):
+            self.blocked[user] = True
+    """
+
+    def process_element(self, value: Any, ctx: Context) -> Iterable[Any] | None:
+        """A record. Broadcast state can be read."""
+        raise NotImplementedError(f"{type(self).__name__} must define process_element(self, value, ctx)")
+
+    def process_broadcast_element(self, value: Any, ctx: BroadcastContext) -> Iterable[Any] | None:
+        """An element that every subtask gets. Broadcast state can be written.
+
+        Classic mistake: to write what depends on the subtask, on time or on chance. Every subtask must do the same.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define process_broadcast_element(self, value, ctx)")
+
+
+class KeyedBroadcastProcessFunction(BroadcastProcessFunction):
+    """The same on a keyed stream: `process_element` has the state of its key, and timers."""
 
     on_timer = KeyedProcessFunction.on_timer

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any, Union
 import pyarrow as pa
 
 from tidegate.api import aggregates
+from tidegate.api.building import add_operator, need_instance
+from tidegate.api.connected import ConnectedStreams
 from tidegate.api.functions import (
-    CoProcessFunction,
     KeyedBatchFunction,
-    KeyedCoProcessFunction,
     KeyedProcessFunction,
     OutputTag,
     ProcessFunction,
 )
 from tidegate.api.keys import make_key_selector
-from tidegate.api.user_line import calling_line
 from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.connectors.collect_sink import CollectSink
 from tidegate.connectors.contract import Sink
@@ -26,7 +25,7 @@ from tidegate.connectors.file_sink import FileSink
 from tidegate.connectors.print_sink import PrintSink
 from tidegate.errors import ConfigurationError, GraphError, TypeDeclarationError
 from tidegate.graph import specs
-from tidegate.graph.logical import MAIN_OUTPUT, Edge, Operator, Partitioning
+from tidegate.graph.logical import MAIN_OUTPUT, Partitioning
 from tidegate.ids import OperatorUid
 from tidegate.state.key_selector import KeySelector
 from tidegate.types import Pickled, RecordType, record_type, return_annotation_of
@@ -100,7 +99,7 @@ class DataStream:
         """A ProcessFunction: hooks and side outputs, no keyed state."""
         if isinstance(function, (KeyedProcessFunction, KeyedBatchFunction)):
             raise GraphError(f"{type(function).__name__} works on keyed streams: call key_by(...) before it")
-        _need_instance(function, ProcessFunction, "process")
+        need_instance(function, ProcessFunction, "process")
         out = self._returned(returns, function.process_element, True)
         return self._apply(specs.ProcessSpec(function), name or type(function).__name__, out, uid, parallelism)
 
@@ -113,7 +112,7 @@ class DataStream:
         parallelism: int | None = None,
     ) -> DataStream:
         """Event time from here on: each record gets a timestamp, and watermarks follow. Best right behind the source."""
-        _need_instance(strategy, WatermarkStrategy, "assign_timestamps_and_watermarks")
+        need_instance(strategy, WatermarkStrategy, "assign_timestamps_and_watermarks")
         spec = specs.AssignTimestampsSpec(strategy)
         return self._apply(spec, name or "timestamps", self._type, uid, parallelism)
 
@@ -134,7 +133,11 @@ class DataStream:
         return DataStream(self._env, inputs, self._type, self._partitioning)
 
     def connect(self, other: DataStream) -> ConnectedStreams:
-        """Two streams of any types, for a function with two inputs."""
+        """Two streams of any types, for a function with two inputs. For the broadcast pattern: `connect(rules.broadcast())`."""
+        if not isinstance(other, DataStream):
+            raise GraphError(
+                "a stream without keys cannot connect to a keyed one: call key_by on both, or connect the other way"
+            )
         return ConnectedStreams(self, other)
 
     def rebalance(self) -> DataStream:
@@ -201,7 +204,10 @@ class DataStream:
     def _apply(
         self, spec: specs.Spec, name: str, out: RecordType, uid: str | None, parallelism: int | None
     ) -> DataStream:
-        return DataStream(self._env, [(self._add(spec, name, {MAIN_OUTPUT: out}, uid, parallelism), MAIN_OUTPUT)], out)
+        return self._output_of(self._add(spec, name, {MAIN_OUTPUT: out}, uid, parallelism), out)
+
+    def _output_of(self, operator: OperatorUid, out: RecordType) -> DataStream:
+        return DataStream(self._env, [(operator, MAIN_OUTPUT)], out)
 
     def _add(
         self,
@@ -236,7 +242,7 @@ class KeyedStream:
         parallelism: int | None = None, max_parallelism: int | None = None,
     ) -> DataStream:  # fmt: skip
         """A function with state for each key."""
-        _need_instance(function, KeyedProcessFunction, "process on a keyed stream")
+        need_instance(function, KeyedProcessFunction, "process on a keyed stream")
         out = self._stream._returned(returns, function.process_element, True)
         spec = specs.KeyedProcessSpec(function, self._key)
         return self._apply(spec, name or type(function).__name__, out, uid, parallelism, max_parallelism)
@@ -246,7 +252,7 @@ class KeyedStream:
         parallelism: int | None = None, max_parallelism: int | None = None,
     ) -> DataStream:  # fmt: skip
         """A vectorised function: whole Arrow batches, state by `get_many`, `update_many`, `add_many`."""
-        _need_instance(function, KeyedBatchFunction, "process_batches")
+        need_instance(function, KeyedBatchFunction, "process_batches")
         self._stream._need_typed("process_batches")
         out = record_type(returns)
         spec = specs.KeyedBatchSpec(function, self._key)
@@ -284,11 +290,17 @@ class KeyedStream:
         """(key, largest value of the field so far), for every record."""
         return self._fold(field, max, "max", uid, options)
 
-    def connect(self, other: KeyedStream) -> ConnectedStreams:
-        """With another keyed stream of the same key type, for a function with two inputs and shared state."""
-        if not isinstance(other, KeyedStream):
-            raise GraphError("a keyed stream connects to another keyed stream: call key_by on both")
-        return ConnectedStreams(self._stream, other._stream, (self._key, other._key))
+    def connect(self, other: KeyedStream | DataStream) -> ConnectedStreams:
+        """With another keyed stream of the same key type, to share its keys' state; or with one that is broadcast:
+        `keyed.connect(rules.broadcast())`, for a KeyedBroadcastProcessFunction."""
+        if isinstance(other, KeyedStream):
+            return ConnectedStreams(self._stream, other._stream, (self._key, other._key))
+        if not isinstance(other, DataStream) or other._partitioning is not Partitioning.BROADCAST:
+            raise GraphError(
+                "a keyed stream connects to another keyed stream, or to a broadcast one: call key_by on both, or "
+                "broadcast() on the other"
+            )
+        return ConnectedStreams(self._stream, other, (self._key, None))
 
     def _fold(
         self, field: FieldName, fold: Callable[[Any, Any], Any], name: str, uid: str, options: dict[str, Any]
@@ -327,83 +339,7 @@ class KeyedStream:
         stream = self._stream
         edges = [(upstream, tag, 0, Partitioning.HASH, self._key) for upstream, tag in stream._inputs]
         new = add_operator(stream._env, spec, name, {MAIN_OUTPUT: out}, uid, parallelism, max_parallelism, edges)
-        return DataStream(stream._env, [(new, MAIN_OUTPUT)], out)
-
-
-class ConnectedStreams:
-    """Two inputs for one function."""
-
-    def __init__(
-        self, first: DataStream, second: DataStream, keys: tuple[KeySelector, KeySelector] | None = None
-    ) -> None:
-        self._first = first
-        self._second = second
-        self._keys = keys
-
-    def process(
-        self, function: CoProcessFunction, *, uid: str | None = None, returns: Any = None,
-        name: str | None = None, parallelism: int | None = None, max_parallelism: int | None = None,
-    ) -> DataStream:  # fmt: skip
-        """A CoProcessFunction, or a KeyedCoProcessFunction when both streams are keyed."""
-        if self._keys is not None:
-            _need_instance(function, KeyedCoProcessFunction, "process on connected keyed streams")
-        else:
-            _need_instance(function, CoProcessFunction, "process on connected streams")
-            if isinstance(function, KeyedCoProcessFunction):
-                raise GraphError(f"{type(function).__name__} needs keyed streams: call key_by on both before connect")
-        out = self._first._returned(returns, function.process_element1, True)
-        edges: list[EdgePlan] = []
-        for index, stream in enumerate((self._first, self._second)):
-            key = None if self._keys is None else self._keys[index]
-            partitioning = stream._partitioning if key is None else Partitioning.HASH
-            edges += [(upstream, tag, index, partitioning, key) for upstream, tag in stream._inputs]
-        spec = specs.CoProcessSpec(function, self._keys)
-        env = self._first._env
-        new = add_operator(
-            env, spec, name or type(function).__name__, {MAIN_OUTPUT: out}, uid, parallelism, max_parallelism, edges
-        )
-        return DataStream(env, [(new, MAIN_OUTPUT)], out)
-
-
-EdgePlan = tuple[OperatorUid, str, int, Partitioning, KeySelector | None]
-
-
-def add_operator(
-    env: StreamEnvironment,
-    spec: specs.Spec,
-    name: str,
-    outputs: dict[str, RecordType],
-    uid: str | None,
-    parallelism: int | None,
-    max_parallelism: int | None,
-    edges: list[EdgePlan],
-) -> OperatorUid:
-    """Put an operator and its input edges into the graph."""
-    graph = env._graph
-    if parallelism is not None and (not isinstance(parallelism, int) or parallelism < 1):
-        raise ConfigurationError(f"parallelism of {name} must be a positive integer, not {parallelism!r}")
-    own = OperatorUid(uid) if uid is not None else graph.derive_uid([edge[0] for edge in edges], name)
-    operator = Operator(
-        uid=own,
-        name=name,
-        spec=spec,
-        line=calling_line(),
-        outputs=outputs,
-        uid_given=uid is not None,
-        parallelism=parallelism,
-        max_parallelism=max_parallelism,
-    )
-    graph.add(operator)
-    for upstream, tag, input_index, partitioning, key in edges:
-        graph.connect(Edge(upstream, tag, own, input_index, partitioning, key))
-    return own
-
-
-def _need_instance(function: Any, kind: type, what: str) -> None:
-    if isinstance(function, type):
-        raise GraphError(f"{what} needs an instance: write {function.__name__}(), not {function.__name__}")
-    if not isinstance(function, kind):
-        raise GraphError(f"{what} needs a {kind.__name__}, not {type(function).__name__}")
+        return stream._output_of(new, out)
 
 
 def _named(operation: str, function: Any) -> str:

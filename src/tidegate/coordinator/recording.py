@@ -15,6 +15,7 @@ from tidegate.graph.plan import JobPlan
 from tidegate.graph.specs import keys_of, user_function_of
 from tidegate.ids import AttemptId, CheckpointId, SlotId
 from tidegate.protocol.checkpointing import Purpose
+from tidegate.state.broadcast import broadcast_states
 from tidegate.state.declarations import declared_states
 from tidegate.storage.checkpoints import load_checkpoint, store_checkpoint
 from tidegate.storage.log import CheckpointPointer, JobLog, LogRecord
@@ -131,7 +132,9 @@ def operator_infos(plan: JobPlan) -> list[OperatorInfo]:
     infos = []
     for planned in plan.operators:
         keys = keys_of(planned.operator.spec)
-        states = declared_states(user_function_of(planned.operator.spec))
+        function = user_function_of(planned.operator.spec)
+        states = [StateInfo(name, d.kind, d.type_name) for name, d in declared_states(function).items()]
+        states += [StateInfo(name, "operator-broadcast", d.type_name) for name, d in broadcast_states(function).items()]
         infos.append(
             OperatorInfo(
                 uid=planned.uid,
@@ -139,7 +142,7 @@ def operator_infos(plan: JobPlan) -> list[OperatorInfo]:
                 parallelism=planned.parallelism,
                 max_parallelism=planned.max_parallelism,
                 key_type=keys[0].key_type().name if keys else None,
-                states=[StateInfo(name, d.kind, d.type_name) for name, d in states.items()],
+                states=states,
             )
         )
     return infos

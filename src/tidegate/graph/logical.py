@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 
 from tidegate.api.checkpointed import CheckpointedFunction
 from tidegate.errors import GraphError, UserLine
-from tidegate.graph.specs import KeyedBatchSpec, KeyedProcessSpec, SinkSpec, SourceSpec, Spec, user_function_of
+from tidegate.graph.specs import (
+    BroadcastProcessSpec,
+    KeyedBatchSpec,
+    KeyedProcessSpec,
+    SinkSpec,
+    SourceSpec,
+    Spec,
+    user_function_of,
+)
 from tidegate.ids import OperatorUid
 from tidegate.state.declarations import declared_states
 
@@ -67,7 +75,7 @@ class Edge:
 
 def needs_uid(spec: Spec) -> bool:
     """Whoever has something in a checkpoint must be found again by name."""
-    if isinstance(spec, (SourceSpec, SinkSpec, KeyedProcessSpec, KeyedBatchSpec)):
+    if isinstance(spec, (SourceSpec, SinkSpec, KeyedProcessSpec, KeyedBatchSpec, BroadcastProcessSpec)):
         return True
     function = user_function_of(spec)
     return isinstance(function, CheckpointedFunction) or bool(declared_states(function))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 if TYPE_CHECKING:
     from tidegate.api.functions import (
+        BroadcastProcessFunction,
         CoProcessFunction,
         KeyedBatchFunction,
         KeyedCoProcessFunction,
@@ -77,6 +78,14 @@ class CoProcessSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class BroadcastProcessSpec:
+    """Input 0 are records, by `key` where it is given; input 1 is broadcast."""
+
+    function: BroadcastProcessFunction
+    key: KeySelector | None
+
+
+@dataclass(frozen=True, slots=True)
 class AssignTimestampsSpec:
     """Event time from here on."""
 
@@ -98,6 +107,7 @@ Spec = Union[
     KeyedProcessSpec,
     KeyedBatchSpec,
     CoProcessSpec,
+    BroadcastProcessSpec,
     AssignTimestampsSpec,
     SinkSpec,
 ]
@@ -123,5 +133,7 @@ def keys_of(spec: Spec) -> tuple[KeySelector, ...]:
             return (key,)
         case CoProcessSpec(_, keys) if keys is not None:
             return keys
+        case BroadcastProcessSpec(_, key) if key is not None:
+            return (key,)
         case _:
             return ()

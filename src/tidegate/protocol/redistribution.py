@@ -9,7 +9,9 @@ subtask's share is a list of pieces, each a run of a part's rows. Flink's rules:
                The next state begins with the subtask after the last that got one more, so that many small lists do not
                all end in subtask 0
     UNION      the parts of all old subtasks, in their order, for everyone
-    BROADCAST  parallelism unchanged: its own part. Else, or where that is missing, the copy at i modulo their number
+    BROADCAST  the copy of the old subtask i modulo the old parallelism; where that stored none, its copy was empty.
+               Not another's: in an unaligned checkpoint copies differ by the elements in flight, and those go the
+               same way (task/in_flight.py)
 
 Invariant 1. Every row of KEYED and SPLIT parts is in exactly one share.
 Invariant 2. Inside a share, the pieces of one state come in the order of the old subtasks.
@@ -104,9 +106,11 @@ def redistribute(
                 for share in shares:
                     share += [_whole(parts, index) for index in members]
             case Distribution.BROADCAST:
-                own = {parts[index].subtask: index for index in members} if unchanged else {}
+                copies = {parts[index].subtask: index for index in members}
                 for subtask, share in enumerate(shares):
-                    share.append(_whole(parts, own.get(SubtaskIndex(subtask), members[subtask % len(members)])))
+                    copy = copies.get(SubtaskIndex(subtask % old_parallelism))
+                    if copy is not None:
+                        share.append(_whole(parts, copy))
             case Distribution.SPLIT:
                 if unchanged:
                     for index in members:

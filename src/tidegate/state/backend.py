@@ -129,6 +129,13 @@ class KeyedStateBackend(ABC):
         """Every key (normalised) of a bound state with its value, in no order. Reads all of it: after a restore only."""
 
     @abstractmethod
+    def keys(self, state_name: str) -> Iterator[Hashable]:
+        """Every key (normalised) that has something in a bound state, in the empty namespace, in no order.
+
+        Between two steps the state of the key that was given last may be changed, and no other.
+        """
+
+    @abstractmethod
     def state_size(self) -> dict[str, int]:
         """How many keys (in each of their namespaces) each state holds, expired ones too. For metrics."""
 

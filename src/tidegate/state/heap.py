@@ -68,6 +68,8 @@ class Table(Protocol):
 
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None: ...
 
+    def live_keys(self, now_ms: int) -> Iterator[Hashable]: ...
+
     def __len__(self) -> int: ...
 
 
@@ -206,6 +208,9 @@ class HeapStateBackend(KeyedStateBackend):
         table = self._states[state_name][1]
         assert isinstance(table, DictTable)
         yield from table.entries()
+
+    def keys(self, state_name: str) -> Iterator[Hashable]:
+        return self._states[state_name][1].live_keys(self._now_ms())
 
     def state_size(self) -> dict[str, int]:
         return {name: len(table) for name, (_, table, _) in self._states.items()}

@@ -30,6 +30,7 @@ from tidegate.state.fitting import Fitter
 from tidegate.state.handles import ValueHandle
 from tidegate.state.heap_index import ABSENT, KeyIndex, new_index
 from tidegate.state.heap_tables import NO_KEY, refuse_without_key
+from tidegate.state.namespaces import is_namespaced
 from tidegate.state.running_sums import running_sums
 from tidegate.state.sections import PIECE_ROWS
 
@@ -186,6 +187,11 @@ class ColumnTable:
     def forget(self, snapshot: ColumnSnapshot) -> None:
         with self._lock:
             self._snapshots = tuple(other for other in self._snapshots if other is not snapshot)
+
+    def live_keys(self, now_ms: int) -> Iterator[Any]:
+        present = self.present[: self.index.length].tolist()
+        keys = self.index.reader()(0, self.index.length)
+        return iter([key for key, there in zip(keys, present, strict=True) if there and not is_namespaced(key)])
 
     def __len__(self) -> int:
         return int(np.count_nonzero(self.present[: self.index.length]))

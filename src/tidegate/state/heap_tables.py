@@ -26,6 +26,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tidegate.errors import ConfigurationError
+from tidegate.state.namespaces import is_namespaced
 from tidegate.state.sections import PIECE_ROWS
 
 if TYPE_CHECKING:
@@ -142,6 +143,17 @@ class DictTable(ABC):
     def entries(self) -> Iterator[tuple[Hashable, Any]]:
         for chunk in self.chunks[:CHUNKS]:
             yield from chunk.items()
+
+    def live_keys(self, now_ms: int) -> Iterator[Hashable]:
+        """The keys in the empty namespace; what is changed of the last one meanwhile disturbs nothing."""
+        for chunk in range(CHUNKS):
+            yield from [
+                key for key, kept in self.chunks[chunk].items() if not is_namespaced(key) and self.is_live(kept, now_ms)
+            ]
+
+    def is_live(self, kept: Any, now_ms: int) -> bool:
+        """Whether anything of what a key has is still to be seen."""
+        return True
 
     def __len__(self) -> int:
         return sum(map(len, self.chunks))

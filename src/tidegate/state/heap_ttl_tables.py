@@ -66,6 +66,9 @@ class ExpiringValues(ValueTable):
             if live:
                 writer.add_values([k for k, _, _ in live], [v for _, v, _ in live], [e for _, _, e in live])
 
+    def is_live(self, kept: Any, now_ms: int) -> bool:
+        return bool(kept[1] > now_ms)
+
     def sweep(self, now: Moment) -> Iterator[int]:
         for chunk in range(CHUNKS):
             yield 0
@@ -103,6 +106,9 @@ class ExpiringLists(ListTable):
                     [[element for element, _ in pairs] for pairs in live.values()],
                     [[expiry for _, expiry in pairs] for pairs in live.values()],
                 )
+
+    def is_live(self, kept: Any, now_ms: int) -> bool:
+        return any(expiry > now_ms for _, expiry in kept)
 
     def sweep(self, now: Moment) -> Iterator[int]:
         # Elements are added at the end, so those that expire first are in front. Where a duration was made shorter, or
@@ -152,6 +158,9 @@ class ExpiringMaps(MapTable):
             writer.add_map_entries(
                 keys, counts, map_keys, [value for value, _ in pairs], [expiry for _, expiry in pairs]
             )
+
+    def is_live(self, kept: Any, now_ms: int) -> bool:
+        return any(expiry > now_ms for _, expiry in kept.values())
 
     def sweep(self, now: Moment) -> Iterator[int]:
         for chunk in range(CHUNKS):

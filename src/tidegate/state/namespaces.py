@@ -27,18 +27,19 @@ def in_namespace(key: Any, namespace: bytes) -> Any:
 
 def bare_key(table_key: Any) -> Any:
     """The normalised key alone."""
-    return table_key[1] if _is_marked(table_key) else table_key
+    return table_key[1] if is_namespaced(table_key) else table_key
 
 
 def split_namespaces(table_keys: list[Any]) -> tuple[list[Any], list[bytes] | None]:
     """Normalised keys and their namespaces; None for these when all are empty."""
-    if tuple not in set(map(type, table_keys)) or not any(map(_is_marked, table_keys)):
+    if tuple not in set(map(type, table_keys)) or not any(map(is_namespaced, table_keys)):
         return table_keys, None
     return (
         list(map(bare_key, table_keys)),
-        [table_key[2] if _is_marked(table_key) else b"" for table_key in table_keys],
+        [table_key[2] if is_namespaced(table_key) else b"" for table_key in table_keys],
     )
 
 
-def _is_marked(table_key: Any) -> bool:
+def is_namespaced(table_key: Any) -> bool:
+    """Whether it stands for a key in a namespace other than the empty one."""
     return table_key.__class__ is tuple and len(table_key) == 3 and table_key[0] is _MARK

@@ -206,35 +206,41 @@ class OperatorStateStore:
         :raises ConfigurationError: and TypeDeclarationError, as `list_state`.
         """
         declaration = MapState(key_type, value_type)
-        known = self._known(name, "operator-broadcast", declaration)
+        declaration.name = name
+        return self.broadcast(declaration)
+
+    def broadcast(self, declaration: MapState[Any, Any]) -> BroadcastMap[Any, Any]:
+        """The same for a declaration that has its name."""
+        known = self._known("operator-broadcast", declaration)
         if known is None:
             entries: dict[Any, Any] = {}
-            for rows in self._claim(name, "operator-broadcast", declaration):
+            for rows in self._claim("operator-broadcast", declaration):
                 keys = _read(rows, "map_key", declaration.key_type, declaration)
                 entries.update(zip(keys, _read(rows, "value", declaration.value_type, declaration), strict=True))
             known = _Registered("operator-broadcast", declaration, BroadcastMap(declaration, entries))
-            self._states[name] = known
+            self._states[declaration.name] = known
         assert isinstance(known.handle, BroadcastMap)
         return known.handle
 
     def _list(self, kind: OperatorKind, name: str, type: Any) -> OperatorList[Any]:
         declaration = ListState(type)
-        known = self._known(name, kind, declaration)
+        declaration.name = name
+        known = self._known(kind, declaration)
         if known is None:
             elements: list[Any] = []
-            for rows in self._claim(name, kind, declaration):
+            for rows in self._claim(kind, declaration):
                 elements += _read(rows, "value", declaration.value_type, declaration)
             known = self._states[name] = _Registered(kind, declaration, OperatorList(declaration, elements))
         assert isinstance(known.handle, OperatorList)
         return known.handle
 
-    def _known(self, name: str, kind: OperatorKind, declaration: Declaration) -> _Registered | None:
-        """The state, when it was asked for before in the same way. Gives the declaration its name."""
+    def _known(self, kind: OperatorKind, declaration: Declaration) -> _Registered | None:
+        """The state, when it was asked for before in the same way."""
+        name = declaration.name
         if not name or name in RAW_KINDS:
             raise ConfigurationError(
                 f"{declaration.line}: {name!r} cannot be the name of an operator state. Choose another one."
             )
-        declaration.name = name
         known = self._states.get(name)
         if known is None:
             return None
@@ -246,7 +252,8 @@ class OperatorStateStore:
             )
         return known
 
-    def _claim(self, name: str, kind: OperatorKind, declaration: Declaration) -> list[pa.RecordBatch]:
+    def _claim(self, kind: OperatorKind, declaration: Declaration) -> list[pa.RecordBatch]:
+        name = declaration.name
         stored = self._stored.pop(name, None)
         if stored is None:
             return []

@@ -183,6 +183,9 @@ class RocksStateBackend(KeyedStateBackend):
     def entries(self, state_name: str) -> Iterator[tuple[Hashable, Any]]:
         return self._states[state_name][1].entries()
 
+    def keys(self, state_name: str) -> Iterator[Hashable]:
+        return self._states[state_name][1].live_keys()
+
     def state_size(self) -> dict[str, int]:
         """RocksDB's estimate of the number of rows: elements added together are one, each entry of a map is one."""
         return {

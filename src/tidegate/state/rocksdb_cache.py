@@ -23,6 +23,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.state.heap_tables import NO_KEY, CurrentKey, refuse_without_key
+from tidegate.state.namespaces import is_namespaced
 from tidegate.state.rocksdb_keys import group_prefix
 
 if TYPE_CHECKING:
@@ -130,11 +131,21 @@ class RocksTable(ABC):
 
     def entries(self) -> Iterator[tuple[Any, Any]]:
         """Every key with what it holds, from the rows."""
+        for address, of_key in self._rows_by_address():
+            yield self.addresses.table_key(address), self._value_in(address, of_key)
+
+    def live_keys(self) -> Iterator[Any]:
+        """The keys in the empty namespace, from the rows as they are at the first step."""
+        for address, _ in self._rows_by_address():
+            key = self.addresses.table_key(address)
+            if not is_namespaced(key):
+                yield key
+
+    def _rows_by_address(self) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]]]]:
         self.write_out()
         own = self.addresses.own
         rows = self.family.scan_between(group_prefix(own.start), group_prefix(own.stop))
-        for address, of_key in groupby(rows, key=lambda row: self._address_in(row[0])):
-            yield self.addresses.table_key(address), self._value_in(address, of_key)
+        return groupby(rows, key=lambda row: self._address_in(row[0]))
 
     def _address_in(self, row_key: bytes) -> bytes:
         return row_key

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tidegate.graph.plan import PlannedOperator
     from tidegate.state.backend import KeyedSnapshot, KeyedStateBackend
     from tidegate.state.operator_state import OperatorStateSnapshot, OperatorStateStore
+    from tidegate.task.operators.checkpointed import OperatorStateKeeper
     from tidegate.types import RecordType
     from tidegate.wire.control import SubtaskRestore
 
@@ -61,7 +62,7 @@ class RunningOperator:
     """Base of all. Subclasses override `process` and what else they need."""
 
     backend: KeyedStateBackend | None = None
-    operator_state: OperatorStateStore | None = None  #: of a CheckpointedFunction
+    keeper: OperatorStateKeeper | None = None  #: of the operator state, where the user's object has some
     counters: Counters | None = None  #: the user's own, where the function has a context
 
     def __init__(self, planned: PlannedOperator, subtask: int) -> None:
@@ -133,8 +134,15 @@ class RunningOperator:
 
     # -- for subclasses -----------------------------------------------------------------------------------------
 
+    @property
+    def operator_state(self) -> OperatorStateStore | None:
+        return None if self.keeper is None else self.keeper.store
+
     def open(self, restore: SubtaskRestore | None) -> None:
-        """State is in the backend already. `restore` is None on a fresh start."""
+        """State is in the backend already. `restore` is None on a fresh start; a source has its splits in it even then."""
+        if self.keeper is not None:
+            is_restored = restore is not None and restore.old_parallelism > 0
+            self.keeper.initialize(is_restored, self.subtask, self.parallelism)
 
     def process(self, batch: Batch, input_index: int) -> None:
         raise NotImplementedError
@@ -156,8 +164,9 @@ class RunningOperator:
         """Before the barrier is forwarded: what must go out in this epoch."""
 
     def snapshot_sync(self, checkpoint: CheckpointId) -> OperatorSnapshot:
+        operator = None if self.keeper is None else self.keeper.snapshot(checkpoint)  # the user's hook may fail: first
         keyed = None if self.backend is None else self.backend.snapshot()
-        return OperatorSnapshot(self.uid, self.subtask, self.ended, self.watermark, keyed=keyed)
+        return OperatorSnapshot(self.uid, self.subtask, self.ended, self.watermark, keyed=keyed, operator=operator)
 
     def notify_complete(self, checkpoint: CheckpointId) -> None: ...
 

@@ -13,7 +13,7 @@ from tidegate.state.backend import KeyedStateBackend
 from tidegate.state.heap import HeapStateBackend
 from tidegate.state.key_groups import key_group_range
 from tidegate.state.key_selector import KeySelector
-from tidegate.task.operators import process, stateless
+from tidegate.task.operators import broadcast, process, stateless
 from tidegate.task.operators.base import RunningOperator
 from tidegate.task.operators.sink import SinkOperator
 from tidegate.task.operators.source import SourceOperator
@@ -61,6 +61,13 @@ def build_operator(
                 return process.CoProcessOperator(planned, subtask, around.job, function, None)
             backend = _backend(planned, subtask, keys[0], around)
             return process.KeyedProcessOperator(planned, subtask, around.job, function, backend, keys, around.time)
+        case specs.BroadcastProcessSpec(function, key):
+            if key is None:
+                return broadcast.BroadcastOperator(planned, subtask, around.job, function, None)
+            backend = _backend(planned, subtask, key, around)
+            return broadcast.KeyedBroadcastOperator(
+                planned, subtask, around.job, function, backend, (key,), around.time
+            )
         case specs.AssignTimestampsSpec(strategy):
             return TimestampOperator(planned, subtask, strategy, around.time)
         case specs.SinkSpec(sink):

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.api.checkpointed import CheckpointedFunction, InitializationContext, SnapshotContext
 from tidegate.api.functions import Context, KeyedProcessFunction
 from tidegate.batch import Batch
-from tidegate.ids import CheckpointId
 from tidegate.state.backend import bind_states
-from tidegate.state.operator_state import OperatorStateStore
 from tidegate.state.timers import TimerQueue
-from tidegate.task.operators.base import OperatorSnapshot, RunningOperator, check_iterable
+from tidegate.task.operators.base import RunningOperator, check_iterable
+from tidegate.task.operators.checkpointed import keeper_for
 from tidegate.task.operators.stateless import emit_columns
 from tidegate.task.operators.timers import Time, Timers
 
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from tidegate.wire.control import SubtaskRestore
 
 
-class _FunctionOperator(RunningOperator):
+class FunctionOperator(RunningOperator):
     """A user's function object: its context, its side outputs, its hooks."""
 
     columnar = False  #: whether batch access to state is the common case
@@ -44,8 +42,7 @@ class _FunctionOperator(RunningOperator):
         self._job = job
         self._side: dict[str, list[Any]] = {}
         self._context: Context
-        if isinstance(function, CheckpointedFunction):
-            self.operator_state = OperatorStateStore(range(0) if backend is None else backend.key_groups)
+        self.keeper = keeper_for(function, range(0) if backend is None else backend.key_groups)
         if backend is not None:
             bind_states(function, backend, self.columnar)
 
@@ -55,24 +52,8 @@ class _FunctionOperator(RunningOperator):
         )
         self._context._emit_side = self._collect_side
         self.counters = self._context._counters
-        store = self.operator_state
-        if store is not None:
-            key_groups = range(0) if self.backend is None else self.backend.key_groups
-            self._function.initialize_state(
-                InitializationContext(store, restore is not None, self.subtask, self.parallelism, key_groups)
-            )
-            store.check_all_claimed()
+        super().open(restore)
         self._function.open(self._context)
-
-    def snapshot_sync(self, checkpoint: CheckpointId) -> OperatorSnapshot:
-        store, operator = self.operator_state, None
-        if store is not None:
-            context = SnapshotContext(checkpoint, store.raw_output())
-            self._function.snapshot_state(context)
-            operator = store.snapshot(context.raw)
-        snapshot = super().snapshot_sync(checkpoint)
-        snapshot.operator = operator
-        return snapshot
 
     def end_input(self) -> None:
         result = self._function.end_input(self._context)
@@ -93,9 +74,8 @@ class _FunctionOperator(RunningOperator):
         if rows:
             self.emit(Batch(self.output_type, rows))
 
-    def _run_plain(self, batch: Batch, process_element: Callable[[Any, Context], Any]) -> None:
+    def _run_plain(self, batch: Batch, process_element: Callable[[Any, Any], Any], context: Context) -> None:
         """Every record, without a key."""
-        context = self._context
         stamps = batch.timestamps
         out: list[Any] = []
         places: list[int] = []
@@ -130,15 +110,15 @@ class _FunctionOperator(RunningOperator):
         self._side = {}
 
 
-class ProcessOperator(_FunctionOperator):
+class ProcessOperator(FunctionOperator):
     def __init__(self, planned: PlannedOperator, subtask: int, job: str, function: Any) -> None:
         super().__init__(planned, subtask, job, function, None)
 
     def process(self, batch: Batch, input_index: int) -> None:
-        self._run_plain(batch, self._function.process_element)
+        self._run_plain(batch, self._function.process_element, self._context)
 
 
-class KeyedProcessOperator(_FunctionOperator):
+class KeyedProcessOperator(FunctionOperator):
     """One keyed input, or two that share their keys' state. Timers, where the function defines on_timer."""
 
     def __init__(
@@ -237,7 +217,7 @@ class KeyedProcessOperator(_FunctionOperator):
         self._context.timestamp = None
 
 
-class KeyedBatchOperator(_FunctionOperator):
+class KeyedBatchOperator(FunctionOperator):
     columnar = True
 
     def __init__(
@@ -262,8 +242,9 @@ class KeyedBatchOperator(_FunctionOperator):
         self._flush_side()
 
 
-class CoProcessOperator(_FunctionOperator):
+class CoProcessOperator(FunctionOperator):
     """Two inputs without keys."""
 
     def process(self, batch: Batch, input_index: int) -> None:
-        self._run_plain(batch, self._function.process_element2 if input_index else self._function.process_element1)
+        process_element = self._function.process_element2 if input_index else self._function.process_element1
+        self._run_plain(batch, process_element, self._context)

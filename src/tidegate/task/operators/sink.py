@@ -14,6 +14,7 @@ from tidegate.errors import ConfigurationError
 from tidegate.ids import CheckpointId
 from tidegate.storage.metadata import Committable
 from tidegate.task.operators.base import OperatorSnapshot, RunningOperator
+from tidegate.task.operators.checkpointed import keeper_for
 
 if TYPE_CHECKING:
     from tidegate.graph.plan import PlannedOperator
@@ -24,10 +25,12 @@ class SinkOperator(RunningOperator):
     def __init__(self, planned: PlannedOperator, subtask: int, sink: Sink, context: WriterContext) -> None:
         super().__init__(planned, subtask)
         self._writer = sink.writer(context)
+        self.keeper = keeper_for(self._writer)
         self.committer: Committer | None = sink.committer(context)
         self._uncommitted: list[Committable] = []  #: in order of checkpoint
 
     def open(self, restore: SubtaskRestore | None) -> None:
+        super().open(restore)
         self._uncommitted = [] if restore is None else list(restore.committables)
         for committable in self._uncommitted:
             if self.committer is None or committable.version > self.committer.version:
@@ -51,9 +54,9 @@ class SinkOperator(RunningOperator):
         self._uncommitted += [Committable(self.uid, checkpoint, version, payload) for payload in prepared]
 
     def snapshot_sync(self, checkpoint: CheckpointId) -> OperatorSnapshot:
-        return OperatorSnapshot(
-            self.uid, self.subtask, self.ended, self.watermark, committables=list(self._uncommitted)
-        )
+        snapshot = super().snapshot_sync(checkpoint)
+        snapshot.committables = list(self._uncommitted)
+        return snapshot
 
     def uncommitted(self, up_to: CheckpointId) -> list[Committable]:
         return [committable for committable in self._uncommitted if committable.checkpoint <= up_to]

@@ -12,6 +12,7 @@ from tidegate.connectors.contract import ReaderContext, Source, Split
 from tidegate.ids import CheckpointId
 from tidegate.storage.metadata import SplitState
 from tidegate.task.operators.base import OperatorFailed, OperatorSnapshot, RunningOperator
+from tidegate.task.operators.checkpointed import keeper_for
 
 if TYPE_CHECKING:
     from tidegate.graph.plan import PlannedOperator
@@ -31,10 +32,12 @@ class SourceOperator(RunningOperator):
     ) -> None:
         super().__init__(planned, subtask)
         self._reader = source.reader(ReaderContext(subtask, planned.parallelism, clock, sleep))
+        self.keeper = keeper_for(self._reader)
         self._done: list[SplitState] = []  #: finished before this attempt; kept, so that they are never read again
         self.exhausted = False  #: every split has finished
 
     def open(self, restore: SubtaskRestore | None) -> None:
+        super().open(restore)
         splits = [] if restore is None else restore.splits
         self._done = [split for split in splits if split.finished]
         unfinished = [Split(split.id, split.position) for split in splits if not split.finished]
@@ -59,7 +62,9 @@ class SourceOperator(RunningOperator):
     def snapshot_sync(self, checkpoint: CheckpointId) -> OperatorSnapshot:
         # Positions are *after* the last record that poll returned, and every polled record has been emitted.
         splits = [SplitState(split.id, split.position, split.finished) for split in self._reader.snapshot(checkpoint)]
-        return OperatorSnapshot(self.uid, self.subtask, self.ended, self.watermark, splits=[*self._done, *splits])
+        snapshot = super().snapshot_sync(checkpoint)
+        snapshot.splits = [*self._done, *splits]
+        return snapshot
 
     def notify_complete(self, checkpoint: CheckpointId) -> None:
         self._reader.notify_complete(checkpoint)

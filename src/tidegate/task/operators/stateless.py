@@ -1,4 +1,7 @@
-"""map, flat_map, filter and map_batches. Executor; the task's thread."""
+"""map, flat_map, filter and map_batches. Executor; the task's thread.
+
+Without keys; a function in class form (`__call__`) may keep operator state.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,25 @@ from tidegate.batch import Batch
 from tidegate.errors import TypeDeclarationError
 from tidegate.graph.plan import PlannedOperator
 from tidegate.task.operators.base import RunningOperator, check_iterable
+from tidegate.task.operators.checkpointed import keeper_for
 
 
-class MapOperator(RunningOperator):
+class _CallingOperator(RunningOperator):
+    """Calls a user's function."""
+
     def __init__(self, planned: PlannedOperator, subtask: int, function: Callable[[Any], Any]) -> None:
         super().__init__(planned, subtask)
         self._function = function
+        self.keeper = keeper_for(function)
 
+
+class MapOperator(_CallingOperator):
     def process(self, batch: Batch, input_index: int) -> None:
         function = self._function
         self.emit(batch.with_rows(self.output_type, [function(row) for row in batch.rows()]))
 
 
-class FlatMapOperator(RunningOperator):
-    def __init__(self, planned: PlannedOperator, subtask: int, function: Callable[[Any], Any]) -> None:
-        super().__init__(planned, subtask)
-        self._function = function
-
+class FlatMapOperator(_CallingOperator):
     def process(self, batch: Batch, input_index: int) -> None:
         function = self._function
         out: list[Any] = []
@@ -44,11 +49,7 @@ class FlatMapOperator(RunningOperator):
             self.emit(batch.pick(places or [], out, self.output_type))
 
 
-class FilterOperator(RunningOperator):
-    def __init__(self, planned: PlannedOperator, subtask: int, function: Callable[[Any], Any]) -> None:
-        super().__init__(planned, subtask)
-        self._function = function
-
+class FilterOperator(_CallingOperator):
     def process(self, batch: Batch, input_index: int) -> None:
         function = self._function
         if batch.timestamps is None:
@@ -61,11 +62,7 @@ class FilterOperator(RunningOperator):
             self.emit(batch.pick([place for place, _ in kept], [row for _, row in kept], self.output_type))
 
 
-class MapBatchesOperator(RunningOperator):
-    def __init__(self, planned: PlannedOperator, subtask: int, function: Callable[[Any], Any]) -> None:
-        super().__init__(planned, subtask)
-        self._function = function
-
+class MapBatchesOperator(_CallingOperator):
     def process(self, batch: Batch, input_index: int) -> None:
         result = self._function(batch.columns())
         same_rows = isinstance(result, pa.RecordBatch) and result.num_rows == len(batch)
