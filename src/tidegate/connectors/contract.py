@@ -59,24 +59,45 @@ class Source(ABC):
     def discover_splits(self, parallelism: int) -> list[Split]:
         """Driver. All splits there are now, at their first position. Known ids keep the position of the checkpoint."""
 
+    def appeared(self, split: Split) -> Split:
+        """Driver. A discovered split that the checkpoint does not know: it came into being after the job began. Where a
+        source begins in the middle ("latest"), such a split begins at its beginning all the same, or data is lost."""
+        return split
+
+    def owner(self, split_id: str, parallelism: int) -> int | None:
+        """Which subtask reads the split. None: the splits are dealt out evenly. A source whose readers find splits by
+        themselves, while they run, must answer: it is how they know, without asking, which new ones are theirs."""
+        return None
+
     @abstractmethod
     def reader(self, context: ReaderContext) -> SourceReader:
         """Executor. A reader without splits; they are added next."""
 
 
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """Records of `poll`, and others that go to side outputs, by the name of the tag."""
+
+    records: list[Any] | pa.RecordBatch
+    side: dict[str, list[Any]]
+
+
 class SourceReader(ABC):
     """Reads the splits of one subtask. Used by one thread."""
+
+    finds_splits: bool = False  #: True: it may find more splits while it runs, so it has not ended without any
 
     @abstractmethod
     def add_splits(self, splits: Sequence[Split]) -> None:
         """Continue each split at its position (None: at its beginning). Finished ones are never handed in."""
 
     @abstractmethod
-    def poll(self, deadline: float) -> list[Any] | pa.RecordBatch | None:
+    def poll(self, deadline: float) -> list[Any] | pa.RecordBatch | Polled | None:
         """The next records in order, or None when there are none by `deadline`.
 
         Must return soon after the deadline (100 ms ahead at the most): checkpoints wait for it. Rows as a list, or one
-        Arrow batch of the source's schema. At most a few thousand rows, or about a megabyte.
+        Arrow batch of the source's schema. At most a few thousand rows, or about a megabyte. `Polled`, when some of
+        them belong to a side output.
         """
 
     @abstractmethod
@@ -118,6 +139,7 @@ class WriterContext:
     clock: Callable[[], float]
     record_type: Any  #: tidegate.types.RecordType of the stream
     send_to_driver: Callable[[str, bytes], None]  #: (topic, payload): how print and collect reach the driver
+    incarnation: str = ""  #: random, one for each job log: checkpoint ids are unique within it, and only there
 
 
 class SinkWriter(ABC):
@@ -159,7 +181,8 @@ class Committer(ABC):
     def commit(self, committables: list[bytes]) -> list[CommitOutcome]:
         """Make each visible. Must be idempotent: after a crash the same committables come again.
 
-        One answer for each, in order. An exception means RETRY for all of them.
+        One answer for each, in order. An exception means RETRY for all of them, but a ConfigurationError ends the job:
+        for what no retry can help and somebody must correct (a table that is gone). Nothing is forgotten by that.
         """
 
     def close(self) -> None: ...

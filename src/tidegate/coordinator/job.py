@@ -170,7 +170,7 @@ class JobRun:
         restored_from = None if metadata is None else metadata.checkpoint
         inputs = AttemptInputs(
             id=attempt,
-            starts=plan_start(self.plan, metadata, discovered, self.config.allow_dropped_state),
+            starts=plan_start(self.plan, metadata, discovered, self.config.allow_dropped_state, record.incarnation),
             next_checkpoint_id=self._next_id,
             latest_completed=CheckpointId(restored_from or 0),
             restored_from=restored_from,

@@ -40,6 +40,7 @@ def plan_start(
     metadata: CheckpointMetadata | None,
     discovered: Mapping[str, Sequence[Split]],
     allow_dropped_state: bool = False,
+    incarnation: str = "",
 ) -> dict[SlotId, Start]:
     """What each slot is told at its start.
 
@@ -67,6 +68,7 @@ def plan_start(
                     ]
                     ranges |= _key_ranges(chain, subtask)
             starts[slot] = Start(
+                incarnation=incarnation,
                 restored_from=None if metadata is None else metadata.checkpoint,
                 subtasks=subtasks,
                 files=[] if metadata is None else _files_for(metadata, ranges),
@@ -130,12 +132,19 @@ def _deal_splits(
     """Of each source, the splits of each subtask."""
     dealt: dict[str, list[list[SplitState]]] = {}
     for operator in plan.operators:
-        if isinstance(operator.operator.spec, SourceSpec):
-            known = {split.id: split for snapshot in old.get(operator.uid, []) for split in snapshot.splits}
+        spec = operator.operator.spec
+        if isinstance(spec, SourceSpec):
+            snapshots = old.get(operator.uid, [])
+            known = {split.id: split for snapshot in snapshots for split in snapshot.splits}
             for split in discovered.get(operator.uid, ()):
-                known.setdefault(split.id, SplitState(split.id, split.position, split.finished))
+                if split.id not in known:
+                    found = spec.source.appeared(split) if snapshots else split
+                    known[split.id] = SplitState(found.id, found.position, found.finished)
             ordered = sorted(known.values(), key=lambda split: split.id)
-            dealt[operator.uid] = [ordered[i :: operator.parallelism] for i in range(operator.parallelism)]
+            dealt[operator.uid] = shares = [[] for _ in range(operator.parallelism)]
+            for place, state in enumerate(ordered):
+                owner = spec.source.owner(state.id, operator.parallelism)
+                shares[place % operator.parallelism if owner is None else owner].append(state)
     return dealt
 
 

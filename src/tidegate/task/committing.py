@@ -9,16 +9,19 @@ One round at a time; a completion that comes meanwhile starts the next round.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidegate.connectors.contract import CommitOutcome
-from tidegate.errors import CommitLost, ProtocolViolation
+from tidegate.errors import CommitLost, ConfigurationError, ProtocolViolation
 from tidegate.ids import CheckpointId, SlotId
 from tidegate.storage.metadata import Committable
 from tidegate.task.operators.base import OperatorFailed
 from tidegate.task.operators.sink import SinkOperator
 from tidegate.task.ports import Background, CrashPoints
+
+log = logging.getLogger("tidegate.task")
 
 FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 10.0
@@ -91,10 +94,16 @@ class Commits:
             try:
                 outcomes = sink.committer.commit([committable.payload for committable in due])
                 answers.append(_Answer(sink, due, outcomes, None))
+            except ConfigurationError as error:  # no retry can help: somebody must correct what it says
+                self._post(lambda sink=sink, error=error: self._give_up(sink, error, goal))  # type: ignore[misc]
+                return
             except Exception as error:
                 answers.append(_Answer(sink, due, [CommitOutcome.RETRY] * len(due), error))
         self._crash_points.reach("slot.after-commit", self._slot, goal)
         self._post(lambda: self._heard(answers))
+
+    def _give_up(self, sink: SinkOperator, error: ConfigurationError, goal: CheckpointId) -> None:
+        raise OperatorFailed(sink, error, goal) from error
 
     def _heard(self, answers: list[_Answer]) -> None:
         self._busy = False
@@ -102,6 +111,13 @@ class Commits:
         for answer in answers:
             retry |= self._take(answer)
         if retry:
+            if self.last_error is not None:
+                log.warning(
+                    "slot %s: a commit failed and is tried again: %s: %s",
+                    self._slot,
+                    type(self.last_error).__name__,
+                    self.last_error,
+                )
             self.retry_at = self._clock() + self._retry_after_s
             self._retry_after_s = min(self._retry_after_s * 2, LONGEST_RETRY_S)
         else:

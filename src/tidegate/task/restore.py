@@ -19,7 +19,16 @@ from tidegate.wire.frame import Frame
 
 
 def restore_state(storage: SnapshotStorage, start: Start, chains: list[HostedChain]) -> None:
-    """:raises CheckpointDamaged: when a stored file is not what it was."""
+    """Readers and writers are made here, so that trouble of theirs names the operator; then state goes into what was made.
+
+    :raises CheckpointDamaged: when a stored file is not what it was.
+    """
+    for chain in chains:
+        for operator in chain.operators:
+            try:
+                operator.begin(start.incarnation)
+            except Exception as error:
+                raise OperatorFailed(operator, error) from error
     operators = {operator.uid: operator for chain in chains for operator in chain.operators}
     for file in start.files:
         for section, batch in read_sections(storage, file):

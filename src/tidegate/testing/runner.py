@@ -122,10 +122,11 @@ class InProcessRun:
         zombies: bool = True,
         store: ObjectStore | None = None,
         max_actions: int = MAX_ACTIONS,
+        crash_points: InProcessCrashPoints | None = None,
     ) -> None:
         self._env = env
         self._random = random.Random(seed)
-        self._crash_points = InProcessCrashPoints(list(crashes or []))
+        self._crash_points = crash_points or InProcessCrashPoints(list(crashes or []))
         self._clock = ManualClock()
         uri = storage or env._config.storage or f"memory://run-{seed}-{self._random.getrandbits(48):x}"
         self._config: JobConfig = replace(env.config(), storage=uri)

@@ -161,6 +161,7 @@ class Start(Message, frozen=True):
     files: list[FileRef]
     operator_state: list[StateShare] = []  # in the order of the old subtasks
     in_flight: list[FileRef] = []  # records that were under way to this slot's operators; the oldest file first
+    incarnation: str = ""  # of the job's log
 
 
 class Trigger(Message, frozen=True):

@@ -138,6 +138,9 @@ class RunningOperator:
     def operator_state(self) -> OperatorStateStore | None:
         return None if self.keeper is None else self.keeper.store
 
+    def begin(self, incarnation: str) -> None:
+        """The first call, before anything is restored. `incarnation`: of the job's log."""
+
     def open(self, restore: SubtaskRestore | None) -> None:
         """State is in the backend already. `restore` is None on a fresh start; a source has its splits in it even then."""
         if self.keeper is not None:

@@ -6,10 +6,11 @@ dies in between, the next attempt commits it. Commits themselves run elsewhere (
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidegate.batch import Batch
-from tidegate.connectors.contract import Committer, Sink, WriterContext
+from tidegate.connectors.contract import Committer, Sink, SinkWriter, WriterContext
 from tidegate.errors import ConfigurationError
 from tidegate.ids import CheckpointId
 from tidegate.storage.metadata import Committable
@@ -24,10 +25,17 @@ if TYPE_CHECKING:
 class SinkOperator(RunningOperator):
     def __init__(self, planned: PlannedOperator, subtask: int, sink: Sink, context: WriterContext) -> None:
         super().__init__(planned, subtask)
-        self._writer = sink.writer(context)
-        self.keeper = keeper_for(self._writer)
-        self.committer: Committer | None = sink.committer(context)
+        self._sink = sink
+        self._context = context
+        self._writer: SinkWriter | None = None  #: from begin to close
+        self.committer: Committer | None = None
         self._uncommitted: list[Committable] = []  #: in order of checkpoint
+
+    def begin(self, incarnation: str) -> None:
+        context = replace(self._context, incarnation=incarnation)
+        self._writer = self._sink.writer(context)
+        self.keeper = keeper_for(self._writer)
+        self.committer = self._sink.committer(context)
 
     def open(self, restore: SubtaskRestore | None) -> None:
         super().open(restore)
@@ -40,12 +48,15 @@ class SinkOperator(RunningOperator):
                 )
 
     def process(self, batch: Batch, input_index: int) -> None:
+        assert self._writer is not None
         self._writer.write(batch)
 
     def end_input(self) -> None:
+        assert self._writer is not None
         self._writer.end_input()
 
     def prepare(self, checkpoint: CheckpointId) -> None:
+        assert self._writer is not None
         self._writer.flush()
         version = 0 if self.committer is None else self.committer.version
         prepared = self._writer.prepare(checkpoint)
@@ -65,10 +76,8 @@ class SinkOperator(RunningOperator):
         """Their commit has returned."""
         self._uncommitted = [committable for committable in self._uncommitted if committable not in committed]
 
-    def flush(self) -> None:
-        self._writer.flush()
-
     def close(self) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
         if self.committer is not None:
             self.committer.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tidegate.batch import Batch
-from tidegate.connectors.contract import ReaderContext, Source, Split
+from tidegate.connectors.contract import Polled, ReaderContext, Source, SourceReader, Split
 from tidegate.ids import CheckpointId
 from tidegate.storage.metadata import SplitState
 from tidegate.task.operators.base import OperatorFailed, OperatorSnapshot, RunningOperator
@@ -31,35 +31,50 @@ class SourceOperator(RunningOperator):
         sleep: Callable[[float], None],
     ) -> None:
         super().__init__(planned, subtask)
-        self._reader = source.reader(ReaderContext(subtask, planned.parallelism, clock, sleep))
-        self.keeper = keeper_for(self._reader)
+        self._source = source
+        self._context = ReaderContext(subtask, planned.parallelism, clock, sleep)
+        self._reader: SourceReader | None = None  #: from begin to close
         self._done: list[SplitState] = []  #: finished before this attempt; kept, so that they are never read again
         self.exhausted = False  #: every split has finished
 
+    def begin(self, incarnation: str) -> None:
+        self._reader = self._source.reader(self._context)
+        self.keeper = keeper_for(self._reader)
+
     def open(self, restore: SubtaskRestore | None) -> None:
         super().open(restore)
+        assert self._reader is not None
         splits = [] if restore is None else restore.splits
         self._done = [split for split in splits if split.finished]
         unfinished = [Split(split.id, split.position) for split in splits if not split.finished]
         if unfinished:
             self._reader.add_splits(unfinished)
-        self.exhausted = not unfinished
+        self.exhausted = not unfinished and not self._reader.finds_splits
 
     def poll(self, deadline: float) -> bool:
         """Emit the next records, if there are any by the deadline."""
+        reader = self._reader
+        assert reader is not None
+        side: dict[str, list[Any]] = {}
         try:
-            records = self._reader.poll(deadline)
+            records = reader.poll(deadline)
             if records is None:
-                self.exhausted = all(split.finished for split in self._reader.splits())
+                self.exhausted = not reader.finds_splits and all(split.finished for split in reader.splits())
                 return False
+            if isinstance(records, Polled):
+                records, side = records.records, records.side
             batch = self._batch_of(records)
         except Exception as error:
             raise OperatorFailed(self, error) from error
         if len(batch):
             self.emit(batch)
+        for tag, rows in side.items():
+            if tag in self.planned.operator.outputs and rows:
+                self.emit_to(tag, Batch(self.planned.operator.outputs[tag], rows=rows))
         return True
 
     def snapshot_sync(self, checkpoint: CheckpointId) -> OperatorSnapshot:
+        assert self._reader is not None
         # Positions are *after* the last record that poll returned, and every polled record has been emitted.
         splits = [SplitState(split.id, split.position, split.finished) for split in self._reader.snapshot(checkpoint)]
         snapshot = super().snapshot_sync(checkpoint)
@@ -67,10 +82,12 @@ class SourceOperator(RunningOperator):
         return snapshot
 
     def notify_complete(self, checkpoint: CheckpointId) -> None:
+        assert self._reader is not None
         self._reader.notify_complete(checkpoint)
 
     def close(self) -> None:
-        self._reader.close()
+        if self._reader is not None:
+            self._reader.close()
 
     def _batch_of(self, records: Any) -> Batch:
         assert self.output_type is not None
