@@ -11,7 +11,7 @@ BENCHMARKS  = $(sort $(shell grep -l __main__ benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check format bench mutants java setup clean
+.PHONY: help demo test check format bench mutants java services-installed setup clean
 
 # The stamp holds the folder that it was made for: in a copied or moved checkout the installed package would still be
 # the old folder's, so the set-up runs again there.
@@ -26,7 +26,7 @@ demo: java $(READY) ## run the demonstration
 	@$(SPARK) $(DEMO)
 
 # A fault of style must not hide what the tests say, so they run in any case; the target fails if either failed.
-test: java $(READY) ## all of CI: check, then every test that is not slow
+test: java $(READY) services-installed ## all of CI: check, then every test that is not slow
 	@checked=yes; $(MAKE) --no-print-directory check || checked=no; \
 	$(SPARK) -m pytest -m "not slow" || exit 1; \
 	test $$checked = yes || { echo "the tests passed, but make check failed: see above" >&2; exit 1; }
@@ -50,6 +50,10 @@ mutants: java $(READY) ## plant named faults in the protocol; the tests must cat
 	@$(SPARK) tools/mutants.py
 
 setup: java $(READY) ## the set-up alone
+
+# Where they cannot be had the tests that need them fail, and say so; the others run.
+services-installed:
+	-@sh tools/services.sh
 
 java:
 	@sh tools/java.sh >/dev/null

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
         Split,
         WriterContext,
     )
+    from tidegate.connectors.database.sink import DatabaseSink, DatabaseUpsertSink
+    from tidegate.connectors.database.table_source import DatabaseTable
     from tidegate.connectors.file_sink import FileSink
     from tidegate.connectors.files_source import Files
     from tidegate.connectors.generator import DataGenerator
@@ -96,6 +98,9 @@ _HOMES = {
     "SourceReader": "tidegate.connectors.contract",
     "Split": "tidegate.connectors.contract",
     "WriterContext": "tidegate.connectors.contract",
+    "DatabaseSink": "tidegate.connectors.database.sink",
+    "DatabaseUpsertSink": "tidegate.connectors.database.sink",
+    "DatabaseTable": "tidegate.connectors.database.table_source",
     "FileSink": "tidegate.connectors.file_sink",
     "Files": "tidegate.connectors.files_source",
     "DataGenerator": "tidegate.connectors.generator",
@@ -138,6 +143,9 @@ __all__ = [
     "Counter",
     "DataGenerator",
     "DataStream",
+    "DatabaseSink",
+    "DatabaseTable",
+    "DatabaseUpsertSink",
     "FileSink",
     "Files",
     "JobClient",

@@ -1,4 +1,4 @@
-"""The command line: `tidegate run job.py ...`. Driver."""
+"""The command line: `tidegate run job.py ...`, `tidegate sinks in-doubt ...`. Driver."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from tidegate import __version__
+from tidegate.cli.sinks import add_sinks, sinks
 
 _DESCRIPTION = "Stateful stream jobs in Python on Spark, with Flink's checkpoint barriers."
 _RUN_EPILOG = """\
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"tidegate {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command")
     _add_run(commands)
+    add_sinks(commands)
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["run"]:
         given, program_arguments = _split_at_program(given)
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return 2
-    return 0
+    return sinks(options)
 
 
 def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
