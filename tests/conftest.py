@@ -38,6 +38,12 @@ def seed() -> int:
     return chosen
 
 
+@pytest.fixture(scope="session", autouse=True)
+def registry_of_running_jobs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The tests' jobs, also those of processes that tests start, stay out of the user's own registry folder."""
+    os.environ["TIDEGATE_REGISTRY"] = str(tmp_path_factory.mktemp("registry"))
+
+
 @pytest.fixture(scope="session")
 def spark_session(no_process_is_left_behind: None) -> Iterator[SparkSession]:
     from tidegate.spark.session import make_session

@@ -7,9 +7,11 @@ from typing import Any
 
 from tidegate.connectors.collect_sink import CollectedResults
 from tidegate.coordinator.execution import JobExecution
-from tidegate.coordinator.observing import CheckpointStatistics, JobStatus, JobView
+from tidegate.coordinator.observing import CheckpointStatistics, JobStatus, JobView, Observer
+from tidegate.coordinator.requested import RequestedCheckpoint
 from tidegate.durations import Duration, seconds
 from tidegate.errors import ConfigurationError
+from tidegate.graph.plan import JobPlan
 from tidegate.ids import SlotId
 from tidegate.wire.handshake import Hello
 
@@ -20,6 +22,7 @@ class JobClient:
     def __init__(self, name: str, execution: JobExecution, view: JobView, results: CollectedResults) -> None:
         self.name = name
         self.view = view  #: everything that displays show
+        self.url: str | None = None  #: of the job's REST and dashboard; None: it has none
         self._execution = execution
         self._results = results
 
@@ -50,6 +53,21 @@ class JobClient:
         """Ask for a checkpoint now."""
         self._execution.request_checkpoint()
 
+    def checkpoint_now(self, timeout_s: float = 600.0) -> int:
+        """Take a checkpoint and wait until it is complete; gives its id.
+
+        :raises CheckpointFailed: when it fails, or the job is not running, or not any more, or the time is over.
+        """
+        return RequestedCheckpoint(self.view).take(self.checkpoint, timeout_s)
+
+    def subscribe(self, listener: Observer) -> None:
+        """Call `listener` for every event of the job (tidegate.coordinator.observing), in the coordinator's thread: be quick.
+        One that raises is not called again."""
+        self.view.subscribe(listener)
+
+    def unsubscribe(self, listener: Observer) -> None:
+        self.view.unsubscribe(listener)
+
     def checkpoints(self) -> list[CheckpointStatistics]:
         """The newest last."""
         return list(self.view.checkpoints.values())
@@ -64,6 +82,11 @@ class JobClient:
                 )
             (uid,) = uids
         return self._results.rows(uid)
+
+    @property
+    def plan(self) -> JobPlan:
+        """Operators, chains, layers, as they run now."""
+        return self._execution.plan
 
     def workers(self) -> dict[SlotId, Hello]:
         """The worker process of each slot: host, process id."""

@@ -68,6 +68,10 @@ class JobConfig:
     start_timeout_s: float = 120.0
     parallelism: int | None = None
     master: str | None = None
+    rest: bool = True  #: REST and the dashboard, in the driver
+    rest_port: int | None = None  #: None: 8081, or the next free one; 0: any free one
+    rest_address: str = "localhost"  #: to listen on; anything but this machine alone needs a token
+    rest_token: str | None = field(default=None, repr=False)  #: None: made up where one is needed
     log_format: str = "text"  #: of what workers write to their standard error; or "json"
 
     def policy(self) -> CheckpointPolicy:
@@ -107,5 +111,7 @@ class JobConfig:
             raise ConfigurationError("max_concurrent and retained must be at least 1")
         if self.parallelism is not None and self.parallelism < 1:
             raise ConfigurationError("parallelism must be at least 1")
+        if self.rest_port is not None and not 0 <= self.rest_port <= 65535:
+            raise ConfigurationError(f"rest.port must be between 0 and 65535, not {self.rest_port}")
         if self.log_format not in ("text", "json"):
             raise ConfigurationError(f'the log format {self.log_format!r} is unknown: use "text" or "json"')

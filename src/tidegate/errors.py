@@ -11,6 +11,7 @@ TidegateError
 |-- JobFailed                   the job has ended FAILED
 |   |-- UserCodeFailed          by an exception in the user's code
 |   `-- CommitLost              a sink says that prepared data is neither committed nor committable
+|-- CheckpointFailed            a checkpoint that was asked for did not complete; the job may go on
 |-- ConnectorError              a source or sink cannot do its work: unreachable, a bad line, a file that has changed
 |-- StorageError                checkpoint storage does not do what it must (unreachable, full, not shared)
 |   |-- CheckpointDamaged       a stored file is missing, cut short or changed
@@ -75,6 +76,9 @@ class UserCodeFailed(JobFailed):
 
 
 class CommitLost(JobFailed): ...
+
+
+class CheckpointFailed(TidegateError): ...
 
 
 class ConnectorError(TidegateError): ...

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidegate.api.environment import StreamEnvironment
+    from tidegate.rest.server import RestServer
 
 log = logging.getLogger("tidegate")
 
@@ -52,6 +53,7 @@ def launch(env: StreamEnvironment, config: JobConfig) -> JobClient:
     check_shippable(env._graph)
     say_warnings(env._graph)
     store = open_job_store(config)
+    server = rest_server(config)
     onlooker = current_onlooker()
     onlooker.launching(draft, config)
     view, results = JobView(), collected_results(draft)
@@ -96,9 +98,26 @@ def launch(env: StreamEnvironment, config: JobConfig) -> JobClient:
 
     execution = JobExecution(job, cluster, crash_points, on_driver_payload)
     client = JobClient(env.name, execution, view, results)
+    if server is not None:
+        from tidegate.rest.server import serve
+
+        serve(server, env.name, config, client)
+        client.url = server.url
     onlooker.launched(client, job.plan)
     threading.Thread(target=execution.run, name=f"tidegate-{env.name}", daemon=True).start()
     return client
+
+
+def rest_server(config: JobConfig) -> RestServer | None:
+    """Where the job will be shown. :raises ConfigurationError: when the address cannot be had."""
+    if not config.rest:
+        return None
+    try:
+        from tidegate.rest.server import RestSettings, server_for
+    except ImportError as error:  # an image made for an older release: the job matters more
+        log.warning("the job runs without REST and dashboard: %s. Install starlette and uvicorn.", error)
+        return None
+    return server_for(RestSettings.of(config))
 
 
 def collected_results(plan: JobPlan) -> CollectedResults:

@@ -27,6 +27,7 @@ from tidegate.errors import (
     Superseded,
     TidegateError,
 )
+from tidegate.graph.plan import JobPlan
 from tidegate.ids import AttemptId, SlotId
 from tidegate.wire.control import FromSlot, ToDriver
 from tidegate.wire.handshake import Hello
@@ -98,6 +99,11 @@ class JobExecution:
 
     def request_checkpoint(self) -> None:
         self._post(lambda: self._attempt and self._attempt.request_checkpoint())
+
+    @property
+    def plan(self) -> JobPlan:
+        """As it runs now."""
+        return self._job.plan
 
     def workers(self) -> dict[SlotId, Hello]:
         return dict(self._hellos)

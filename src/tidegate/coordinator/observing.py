@@ -204,6 +204,11 @@ class JobView:
         with self._lock:
             self._observers.append(observer)
 
+    def unsubscribe(self, observer: Observer) -> None:
+        with self._lock:
+            if observer in self._observers:
+                self._observers.remove(observer)
+
     def publish(self, event: JobEvent) -> None:
         with self._lock:
             self._note(event)
@@ -213,7 +218,7 @@ class JobView:
                 observer(event)
             except Exception:
                 log.exception("an observer of the job failed and is not called again")
-                self._observers.remove(observer)
+                self.unsubscribe(observer)
 
     def log(self, line: JobLine) -> None:
         with self._lock:

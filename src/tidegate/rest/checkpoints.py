@@ -1,0 +1,256 @@
+"""What REST says of checkpoints: counts, summary, history, one checkpoint, its subtasks, the settings. Driver; pure.
+
+Flink counts subtasks where Tidegate counts slots: a slot that hosts subtasks of two vertices is counted in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.coordinator.observing import CheckpointStatistics, CheckpointStatus, JobSnapshot, SlotCheckpoint
+from tidegate.rest.numbers import ms, summary
+from tidegate.rest.problems import not_found
+from tidegate.rest.served import ServedJob, Vertex
+from tidegate.storage.store import without_credentials
+
+HISTORY = 100  #: checkpoints in an answer; the view remembers more
+OFF = 2**63 - 1  #: Flink's word for "no interval"
+NOT_ADDRESSABLE = "<checkpoint-not-externally-addressable>"
+_SAVEPOINTS = ("savepoint", "stop")  #: words that the purposes of savepoints begin with
+
+
+def is_savepoint(checkpoint: CheckpointStatistics) -> bool:
+    return checkpoint.purpose.startswith(_SAVEPOINTS)
+
+
+def checkpoint_type(checkpoint: CheckpointStatistics) -> str:
+    if is_savepoint(checkpoint):
+        return "SYNC_SAVEPOINT" if checkpoint.purpose.startswith("stop") else "SAVEPOINT"
+    unaligned = any(part.timings.unaligned for part in checkpoint.acknowledged.values())
+    return "UNALIGNED_CHECKPOINT" if unaligned else "CHECKPOINT"
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One vertex's part of a checkpoint."""
+
+    vertex: Vertex
+    subtasks: dict[int, SlotCheckpoint]  #: those that have acknowledged
+
+    @classmethod
+    def of(cls, vertex: Vertex, checkpoint: CheckpointStatistics) -> _Part:
+        slots = enumerate(vertex.slots())
+        return cls(vertex, {i: checkpoint.acknowledged[slot] for i, slot in slots if slot in checkpoint.acknowledged})
+
+    def state_bytes(self, part: SlotCheckpoint) -> int:
+        return sum(part.operator_bytes.get(uid, 0) for uid in self.vertex.uids)
+
+
+def statistics(job: ServedJob) -> dict[str, Any]:
+    snapshot = job.view.snapshot()
+    vertices = job.vertices()
+    newest_first = list(reversed(snapshot.checkpoints.values()))
+    completed = [c for c in newest_first if c.status is CheckpointStatus.COMPLETED]
+    return {
+        "counts": {
+            "restored": snapshot.restores,
+            "total": snapshot.triggered,
+            "in_progress": sum(c.status is CheckpointStatus.IN_PROGRESS for c in newest_first),
+            "completed": snapshot.completed,
+            "failed": snapshot.failed,
+        },
+        "summary": {
+            "checkpointed_size": summary([c.size_bytes for c in completed]),
+            "state_size": summary([c.size_bytes for c in completed]),
+            "end_to_end_duration": summary([ms(c.duration_s or 0.0) for c in completed]),
+            "alignment_buffered": summary([_buffered(c.acknowledged.values()) for c in completed]),
+            "processed_data": summary([0 for _ in completed]),
+            "persisted_data": summary([_persisted(c.acknowledged.values()) for c in completed]),
+        },
+        "latest": {
+            "completed": _latest((c for c in completed if not is_savepoint(c)), vertices),
+            "savepoint": _latest((c for c in completed if is_savepoint(c)), vertices),
+            "failed": _latest((c for c in newest_first if c.status is CheckpointStatus.FAILED), vertices),
+            "restored": _restored(snapshot),
+        },
+        "history": [_common(c, vertices) for c in newest_first[:HISTORY]],
+    }
+
+
+def _latest(checkpoints: Iterable[CheckpointStatistics], vertices: list[Vertex]) -> dict[str, Any] | None:
+    newest = next(iter(checkpoints), None)
+    return None if newest is None else _common(newest, vertices)
+
+
+def _restored(snapshot: JobSnapshot) -> dict[str, Any] | None:
+    restored = snapshot.restored
+    if restored is None:
+        return None
+    known = snapshot.checkpoints.get(restored.restored_from or 0)
+    return {
+        "id": restored.restored_from,
+        "restore_timestamp": ms(restored.at),
+        "is_savepoint": known is not None and is_savepoint(known),
+        "external_path": restored.restored_path,
+    }
+
+
+def details(job: ServedJob, id: int) -> dict[str, Any]:
+    """:raises Problem: where the checkpoint is not known, or not any more."""
+    vertices = job.vertices()
+    checkpoint = _find(job, id)
+    parts = [_Part.of(vertex, checkpoint) for vertex in vertices]
+    return _common(checkpoint, vertices) | {
+        "tasks": {part.vertex.id: _task(checkpoint, part) for part in parts},
+        "attempt": str(checkpoint.attempt),
+        "purpose": checkpoint.purpose,
+    }
+
+
+def subtasks(job: ServedJob, id: int, vertex_id: str) -> dict[str, Any]:
+    """:raises Problem: where the checkpoint or the vertex is not known."""
+    checkpoint = _find(job, id)
+    vertex = next((vertex for vertex in job.vertices() if vertex.id == vertex_id), None)
+    if vertex is None:
+        raise not_found(f"job {job.id} has no vertex {vertex_id}")
+    part = _Part.of(vertex, checkpoint)
+    done = list(part.subtasks.values())
+    sizes = summary([part.state_bytes(subtask) for subtask in done])
+    return _task(checkpoint, part) | {
+        "summary": {
+            "checkpointed_size": sizes,
+            "state_size": sizes,
+            "end_to_end_duration": summary([ms(subtask.acknowledged_after_s) for subtask in done]),
+            "checkpoint_duration": {
+                "sync": summary([ms(subtask.timings.sync_s) for subtask in done]),
+                "async": summary([ms(subtask.timings.async_s) for subtask in done]),
+            },
+            "alignment": {
+                "buffered": summary([subtask.timings.alignment_bytes for subtask in done]),
+                "processed": summary([0 for _ in done]),
+                "persisted": summary([subtask.timings.in_flight_bytes for subtask in done]),
+                "duration": summary([ms(subtask.timings.alignment_s) for subtask in done]),
+            },
+            "start_delay": summary([ms(subtask.timings.start_delay_s) for subtask in done]),
+        },
+        "subtasks": [_subtask(checkpoint, part, index) for index in range(vertex.parallelism)],
+    }
+
+
+def _subtask(checkpoint: CheckpointStatistics, part: _Part, index: int) -> dict[str, Any]:
+    subtask = part.subtasks.get(index)
+    if subtask is None:
+        return {"className": "pending", "index": index, "status": "pending_or_failed"}
+    timings = subtask.timings
+    return {
+        "className": "completed",
+        "index": index,
+        "status": "completed",
+        "ack_timestamp": ms(checkpoint.triggered_at + subtask.acknowledged_after_s),
+        "end_to_end_duration": ms(subtask.acknowledged_after_s),
+        "checkpointed_size": part.state_bytes(subtask),
+        "state_size": part.state_bytes(subtask),
+        "checkpoint": {"sync": ms(timings.sync_s), "async": ms(timings.async_s)},
+        "alignment": {
+            "buffered": timings.alignment_bytes,
+            "processed": 0,
+            "persisted": timings.in_flight_bytes,
+            "duration": ms(timings.alignment_s),
+        },
+        "start_delay": ms(timings.start_delay_s),
+        "unaligned_checkpoint": timings.unaligned,
+        "aborted": False,
+    }
+
+
+def settings(job: ServedJob) -> dict[str, Any]:
+    config = job.config
+    return {
+        "mode": config.mode.replace("-", "_"),
+        "interval": OFF if config.interval_s is None else ms(config.interval_s),
+        "timeout": ms(config.timeout_s),
+        "min_pause": ms(config.min_pause_s),
+        "max_concurrent": config.max_concurrent,
+        "externalization": {"enabled": config.storage is not None, "delete_on_cancellation": False},
+        "state_backend": "hashmap",
+        "checkpoint_storage": without_credentials(config.storage or "the driver's memory"),
+        "unaligned_checkpoints": config.unaligned,
+        "tolerable_failed_checkpoints": config.tolerable_failures,
+        "aligned_checkpoint_timeout": ms(config.aligned_timeout_s),
+        "checkpoints_after_tasks_finish": True,
+        "state_changelog_enabled": False,
+        "changelog_periodic_materialization_interval": 0,
+        "changelog_storage": None,
+        "retained": config.retained,
+    }
+
+
+def _find(job: ServedJob, id: int) -> CheckpointStatistics:
+    checkpoint = job.view.snapshot().checkpoints.get(id)
+    if checkpoint is None:
+        raise not_found(
+            f"checkpoint {id} of job {job.id} is not known, or was forgotten: the newest 1,000 are remembered"
+        )
+    return checkpoint
+
+
+def _common(checkpoint: CheckpointStatistics, vertices: list[Vertex]) -> dict[str, Any]:
+    parts = list(checkpoint.acknowledged.values())
+    acknowledged_after = max((part.acknowledged_after_s for part in parts), default=None)
+    size = checkpoint.size_bytes or sum(part.timings.state_bytes for part in parts)
+    common: dict[str, Any] = {
+        "className": checkpoint.status.value.lower(),
+        "id": checkpoint.checkpoint,
+        "status": checkpoint.status.value,
+        "is_savepoint": is_savepoint(checkpoint),
+        "savepointFormat": "CANONICAL" if is_savepoint(checkpoint) else None,
+        "trigger_timestamp": ms(checkpoint.triggered_at),
+        "latest_ack_timestamp": -1 if acknowledged_after is None else ms(checkpoint.triggered_at + acknowledged_after),
+        "checkpointed_size": size,
+        "state_size": size,
+        "end_to_end_duration": ms(checkpoint.duration_s or acknowledged_after or 0.0),
+        "alignment_buffered": _buffered(parts),
+        "processed_data": 0,
+        "persisted_data": _persisted(parts),
+        "num_subtasks": sum(vertex.parallelism for vertex in vertices),
+        "num_acknowledged_subtasks": sum(len(_Part.of(vertex, checkpoint).subtasks) for vertex in vertices),
+        "checkpoint_type": checkpoint_type(checkpoint),
+        "tasks": {},
+    }
+    if checkpoint.status is CheckpointStatus.COMPLETED:
+        common |= {"external_path": checkpoint.path or NOT_ADDRESSABLE, "discarded": False}
+    elif checkpoint.status is CheckpointStatus.FAILED:
+        common |= {
+            "failure_timestamp": ms(checkpoint.triggered_at + (checkpoint.duration_s or 0.0)),
+            "failure_message": checkpoint.failure,
+        }
+    return common
+
+
+def _task(checkpoint: CheckpointStatistics, part: _Part) -> dict[str, Any]:
+    done = list(part.subtasks.values())
+    acknowledged_after = max((subtask.acknowledged_after_s for subtask in done), default=None)
+    size = sum(part.state_bytes(subtask) for subtask in done)
+    return {
+        "id": checkpoint.checkpoint,
+        "status": checkpoint.status.value,
+        "latest_ack_timestamp": -1 if acknowledged_after is None else ms(checkpoint.triggered_at + acknowledged_after),
+        "checkpointed_size": size,
+        "state_size": size,
+        "end_to_end_duration": ms(acknowledged_after or 0.0),
+        "alignment_buffered": _buffered(done),
+        "processed_data": 0,
+        "persisted_data": _persisted(done),
+        "num_subtasks": part.vertex.parallelism,
+        "num_acknowledged_subtasks": len(done),
+    }
+
+
+def _buffered(parts: Iterable[SlotCheckpoint]) -> int:
+    return sum(part.timings.alignment_bytes for part in parts)
+
+
+def _persisted(parts: Iterable[SlotCheckpoint]) -> int:
+    return sum(part.timings.in_flight_bytes for part in parts)

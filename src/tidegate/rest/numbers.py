@@ -1,0 +1,68 @@
+"""Numbers in Flink's shapes: milliseconds, summaries of a sample, what a vertex has read and written. Driver; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tidegate.coordinator.observing import JobSnapshot
+from tidegate.ids import SlotId
+from tidegate.rest.served import Vertex
+from tidegate.wire.control import Heartbeat, OperatorMetrics
+
+PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999))
+#: Flink's execution states, in the order of its own answers.
+EXECUTION_STATES = (
+    "CREATED", "SCHEDULED", "DEPLOYING", "RUNNING", "FINISHED", "CANCELING", "CANCELED", "FAILED", "RECONCILING",
+    "INITIALIZING",
+)  # fmt: skip
+
+
+def ms(seconds: float) -> int:
+    return int(seconds * 1000)
+
+
+def summary(sample: Sequence[float]) -> dict[str, float]:
+    """Of an empty sample everything is 0: JSON has no word for "not a number"."""
+    values = sorted(sample)
+    if not values:
+        return {"min": 0, "max": 0, "avg": 0} | {name: 0.0 for name, _ in PERCENTILES}
+    result: dict[str, float] = {"min": int(values[0]), "max": int(values[-1]), "avg": int(sum(values) / len(values))}
+    for name, part in PERCENTILES:
+        result[name] = float(values[min(len(values) - 1, int(part * len(values)))])
+    return result
+
+
+def counts_of(heartbeats: dict[SlotId, Heartbeat]) -> dict[tuple[str, int], OperatorMetrics]:
+    """By uid and subtask."""
+    return {(m.uid, m.subtask): m for heartbeat in heartbeats.values() for m in heartbeat.operators}
+
+
+def io_metrics(snapshot: JobSnapshot, vertex: Vertex, subtasks: Iterable[int]) -> dict[str, Any]:
+    """Flink's IOMetricsInfo. Spark moves the bytes and does not tell how many: those are never complete."""
+    counts = counts_of(snapshot.heartbeats)
+    read = written = busy = idle = backpressured = 0
+    for subtask in subtasks:
+        head = counts.get((vertex.chain.head.uid, subtask))
+        read += 0 if head is None else head.records_in
+        for uid in vertex.sending_uids():
+            sender = counts.get((uid, subtask))
+            written += 0 if sender is None else sender.records_out
+        heartbeat = snapshot.heartbeats.get(vertex.slot(subtask))
+        if heartbeat is not None:
+            busy += heartbeat.busy_ms
+            idle += heartbeat.idle_ms
+            backpressured += heartbeat.backpressured_ms
+    return {
+        "read-bytes": 0,
+        "read-bytes-complete": False,
+        "write-bytes": 0,
+        "write-bytes-complete": False,
+        "read-records": read,
+        "read-records-complete": True,
+        "write-records": written,
+        "write-records-complete": True,
+        "accumulated-backpressured-time": backpressured,
+        "accumulated-idle-time": idle,
+        "accumulated-busy-time": busy,
+    }

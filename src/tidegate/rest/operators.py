@@ -1,0 +1,69 @@
+"""Routes of our own for one job: its operators at a glance, and its log. Driver; pure."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from typing import Any
+
+from tidegate.protocol.watermarks import MAX_WATERMARK
+from tidegate.rest.metrics import Measured
+from tidegate.rest.numbers import ms
+from tidegate.rest.problems import bad_request
+from tidegate.rest.served import ServedJob, Vertex
+
+LINES = 1000  #: of the log, in one answer
+
+
+def operators(job: ServedJob) -> dict[str, Any]:
+    """In the order of the plan; a chain's operators together, its head first."""
+    measured = Measured.of(job)
+    rates = job.operator_rates()
+    return {
+        "now": ms(measured.now),
+        "operators": [
+            _operator(measured, vertex, uid, rates.get(uid)) for vertex in job.vertices() for uid in vertex.uids
+        ],
+    }
+
+
+def _operator(measured: Measured, vertex: Vertex, uid: str, rates: Any) -> dict[str, Any]:
+    planned = next(planned for planned in vertex.chain.operators if planned.uid == uid)
+    found = [m for index in range(vertex.parallelism) if (m := measured.counts.get((uid, index))) is not None]
+    marks = [m.watermark for m in found if m.watermark is not None]
+    counters: dict[str, int] = {}
+    for metrics in found:
+        for name, value in metrics.counters.items():
+            counters[name] = counters.get(name, 0) + value
+    watermark = min(marks) if len(marks) == len(found) and marks else None
+    state = [measured.of_operator(uid, i, vertex.slot(i)).get("stateSize", 0) for i in range(vertex.parallelism)]
+    return {
+        "uid": uid,
+        "name": planned.operator.name,
+        "line": str(planned.operator.line),
+        "vertex": vertex.id,
+        "isHead": vertex.chain.head.uid == uid,
+        "parallelism": vertex.parallelism,
+        "recordsIn": sum(m.records_in for m in found),
+        "recordsOut": sum(m.records_out for m in found),
+        "inPerSecond": None if rates is None else rates.in_per_s,
+        "outPerSecond": None if rates is None else rates.out_per_s,
+        "busy": None if rates is None else rates.busy,
+        "idle": None if rates is None else rates.idle,
+        "backPressured": None if rates is None else rates.backpressured,
+        "watermark": watermark,
+        "watermarkLag": None if watermark in (None, MAX_WATERMARK) else ms(measured.now) - watermark,
+        "stateSize": sum(state),
+        "counters": counters,
+    }
+
+
+def log_lines(job: ServedJob, number: int, level: str) -> dict[str, Any]:
+    """:raises Problem: for a level that is none."""
+    least = logging.getLevelNamesMapping().get(level.upper())
+    if least is None:
+        raise bad_request("level must be DEBUG, INFO, WARNING or ERROR")
+    following, lines = job.view.lines_from(number)
+    levels = logging.getLevelNamesMapping()
+    wanted = [asdict(line) for line in lines if levels.get(line.level, logging.INFO) >= least]
+    return {"lines": wanted[-LINES:], "next": following}

@@ -1,0 +1,157 @@
+"""The jobs that a server shows: each with its plan, its settings, its view and the hands to act on it. Driver; any thread.
+
+Everything shown is computed from a copy of the view (`JobView.snapshot`), so no request holds the coordinator up.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tidegate.config import JobConfig
+from tidegate.coordinator.observing import AttemptStarted, JobEvent, JobStatus, JobView, SlotReported
+from tidegate.coordinator.rates import Load, OperatorRates, RateMeter, SubtaskRates
+from tidegate.graph.plan import Chain, JobPlan
+from tidegate.graph.specs import SinkSpec, SourceSpec
+from tidegate.ids import SlotId
+from tidegate.rest.identity import vertex_id
+
+MAX_ENDED = 20  #: jobs of this process that have ended and are still shown
+
+
+class Hands(Protocol):
+    """What may be done to a job; tidegate.client.JobClient is one."""
+
+    view: JobView
+
+    @property
+    def plan(self) -> JobPlan: ...
+    def cancel(self) -> None: ...
+    def checkpoint_now(self, timeout_s: float) -> int: ...
+    def workers(self) -> dict[SlotId, Any]: ...
+
+
+@dataclass(slots=True)
+class ServedJob:
+    """One job of this driver."""
+
+    id: str
+    name: str
+    config: JobConfig
+    view: JobView
+    hands: Hands
+    started_at: float  #: epoch seconds
+    clock: Callable[[], float] = time.monotonic
+    _meter: RateMeter = field(default_factory=RateMeter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.view.subscribe(self._on)
+
+    @property
+    def plan(self) -> JobPlan:
+        """The newest: a rescaled job has another."""
+        return self.hands.plan
+
+    def vertices(self) -> list[Vertex]:
+        return [Vertex(chain, self.plan) for layer in self.plan.layers for chain in layer.chains]
+
+    def operator_rates(self) -> dict[str, OperatorRates]:
+        with self._lock:
+            return self._meter.operators()
+
+    def subtask_rates(self) -> dict[tuple[str, int], SubtaskRates]:
+        with self._lock:
+            return self._meter.subtasks()
+
+    def loads(self) -> dict[SlotId, Load]:
+        with self._lock:
+            return self._meter.loads()
+
+    def _on(self, event: JobEvent) -> None:
+        """In the coordinator's thread."""
+        if isinstance(event, SlotReported):
+            with self._lock:
+                self._meter.note(event.slot, event.heartbeat, self.clock())
+        elif isinstance(event, AttemptStarted):
+            with self._lock:
+                self._meter.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Vertex:
+    """What Flink calls a vertex: operators that share their subtasks."""
+
+    chain: Chain
+    plan: JobPlan
+
+    @property
+    def id(self) -> str:
+        return vertex_id(self.chain.head.uid)
+
+    @property
+    def name(self) -> str:
+        """As Flink writes it: "Source: numbers -> map"."""
+        return " -> ".join(
+            _operator_name(planned.operator.name, planned.operator.spec) for planned in self.chain.operators
+        )
+
+    @property
+    def parallelism(self) -> int:
+        return self.chain.parallelism
+
+    @property
+    def max_parallelism(self) -> int:
+        return self.chain.head.max_parallelism
+
+    @property
+    def uids(self) -> list[str]:
+        return [planned.uid for planned in self.chain.operators]
+
+    def slot(self, subtask: int) -> SlotId:
+        return self.plan.slot_of(self.chain, subtask)
+
+    def slots(self) -> list[SlotId]:
+        return [self.slot(subtask) for subtask in range(self.parallelism)]
+
+    def sending_uids(self) -> list[str]:
+        """Operators whose records leave the vertex."""
+        return [planned.uid for planned in self.chain.operators if planned.network]
+
+
+def _operator_name(name: str, spec: object) -> str:
+    if isinstance(spec, SourceSpec):
+        return f"Source: {name}"
+    return f"Sink: {name}" if isinstance(spec, SinkSpec) else name
+
+
+class JobTable:
+    """The jobs of one server, the oldest first. Thread-safe; those that have ended are forgotten beyond MAX_ENDED."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: dict[str, ServedJob] = {}
+
+    def add(self, job: ServedJob) -> None:
+        with self._lock:
+            self._jobs.pop(job.id, None)  # an earlier run of the same job
+            self._jobs[job.id] = job
+            ended = [id for id, other in self._jobs.items() if other.view.status.is_terminal]
+            for id in ended[: max(0, len(ended) - MAX_ENDED)]:
+                del self._jobs[id]
+
+    def get(self, id: str) -> ServedJob | None:
+        with self._lock:
+            return self._jobs.get(id)
+
+    def all(self) -> list[ServedJob]:
+        with self._lock:
+            return list(self._jobs.values())
+
+
+def flink_status(status: JobStatus) -> str:
+    """Flink has no word for a cluster that is too small at the moment; its adaptive scheduler stays CREATED then."""
+    return "CREATED" if status is JobStatus.WAITING else status.value

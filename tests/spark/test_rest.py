@@ -1,0 +1,106 @@
+"""REST over a real job: what it shows agrees with the job, a checkpoint asked for by it completes, and cancel ends it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from job_kit import PATIENCE
+
+import tidegate as tg
+from tidegate.durations import seconds
+from tidegate.rest import registry
+
+pytestmark = pytest.mark.spark
+
+
+class CountWords(tg.KeyedProcessFunction):
+    count = tg.ValueState(int, default=0)
+
+    def open(self, ctx: tg.Context) -> None:
+        self.seen = ctx.counter("seen")
+        logging.getLogger("my.job").info("opened with %d subtasks", ctx.parallelism)
+
+    def process_element(self, value: int, ctx: tg.Context) -> Iterator[int]:
+        self.count.set(self.count.get() + 1)
+        self.seen.inc()
+        yield value
+
+
+def ask(url: str, path: str, method: str = "GET", body: Any = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(url + path, data, method=method), timeout=60) as answer:
+        return json.load(answer)
+
+
+def until(true: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + seconds(PATIENCE, "")
+    while not (found := true()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def test_a_running_job_is_shown_and_obeys(storage: str) -> None:
+    env = tg.StreamEnvironment("shown", parallelism=2).checkpointing(every="200ms", storage=storage)
+    numbers = env.from_source(tg.DataGenerator(lambda i: i, rate=2000, type=int), uid="numbers")
+    numbers.key_by(lambda n: n % 7, key_type=int).process(CountWords(), uid="counts", returns=int).collect(uid="all")
+    client = env.execute_async()
+    url = client.url
+    assert url is not None
+
+    # It is found by its registry entry, and by its id.
+    (entry,) = [entry for entry in registry.entries() if entry.name == "shown"]
+    assert entry.url == url
+    job = f"/v1/jobs/{entry.id}"
+    until(lambda: ask(url, f"{job}/status")["status"] == "RUNNING")
+    assert (entry.id, "shown", "RUNNING") in [
+        (j["jid"], j["name"], j["state"]) for j in ask(url, "/jobs/overview")["jobs"]
+    ]
+
+    # A checkpoint that is asked for completes, and stands in the statistics with the state of the keyed vertex.
+    trigger = ask(url, f"{job}/checkpoints", "POST", {"checkpointType": "CONFIGURED"})["request-id"]
+    done = until(lambda: ask(url, f"{job}/checkpoints/{trigger}")["operation"])
+    assert set(done) == {"checkpointId"}
+    details = ask(url, f"{job}/checkpoints/details/{done['checkpointId']}")
+    assert (details["status"], details["num_acknowledged_subtasks"], details["num_subtasks"]) == ("COMPLETED", 4, 4)
+    keyed = ask(url, job)["vertices"][1]["id"]
+    assert details["tasks"][keyed]["state_size"] > 0
+
+    # Counts, load, counters and the user's log come with the heartbeats.
+    def counted() -> Any:
+        (seen,) = ask(url, f"{job}/accumulators")["user-task-accumulators"] or [None]
+        return seen if seen and int(seen["value"]) > 2000 else None
+
+    until(counted)
+    found = {entry["uid"]: entry for entry in ask(url, f"{job}/operators")["operators"]}
+    assert found["counts"]["counters"]["seen"] == found["counts"]["recordsIn"] <= found["numbers"]["recordsOut"]
+    until(lambda: (ask(url, f"{job}/operators")["operators"][0]["outPerSecond"] or 0) > 100)
+    pressure = ask(url, f"{job}/vertices/{keyed}/backpressure")
+    assert all(0.99 < s["busyRatio"] + s["idleRatio"] + s["ratio"] < 1.01 for s in pressure["subtasks"])
+    lines = [line for line in ask(url, f"{job}/logs")["lines"] if line["logger"] == "my.job"]
+    assert {(line["message"], line["uid"], line["subtask"], line["attempt"]) for line in lines} == {
+        ("opened with 2 subtasks", "counts", subtask, "g1-a1") for subtask in (0, 1)
+    }
+
+    # The statistics agree with what the client knows.
+    ask(url, f"{job}?mode=cancel", "PATCH", {})
+    assert client.wait(PATIENCE) is tg.JobStatus.CANCELED
+    counts = ask(url, f"{job}/checkpoints")["counts"]
+    assert (counts["completed"], counts["failed"]) == (client.view.completed, client.view.failed)
+    assert counts["completed"] == len([c for c in client.checkpoints() if c.path])
+    assert ask(url, f"{job}/status")["status"] == "CANCELED"
+    assert [entry for entry in registry.entries() if entry.name == "shown"] == []
+
+
+def test_a_checkpoint_is_refused_where_no_job_runs(storage: str) -> None:
+    env = tg.StreamEnvironment("ended").checkpointing(storage=storage)
+    env.from_collection([1], uid="one").collect(uid="all")
+    client = env.execute()
+    with pytest.raises(tg.TidegateError, match="the job is FINISHED: only a running job takes checkpoints"):
+        client.checkpoint_now(60)

@@ -1,0 +1,225 @@
+"""What the tests of REST share: a job that has lived, behind a real server on this machine, and a plain client."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from cli_kit import attempt, checkpoint, failed, planned_sums, reported, started, status
+
+from tidegate.config import JobConfig
+from tidegate.coordinator.observing import (
+    AttemptFailed,
+    CheckpointChanged,
+    CheckpointStatistics,
+    CheckpointStatus,
+    JobStatus,
+    JobView,
+    SlotCheckpoint,
+    SlotReported,
+)
+from tidegate.errors import CheckpointFailed
+from tidegate.graph.plan import JobPlan
+from tidegate.ids import SlotId
+from tidegate.rest.served import ServedJob
+from tidegate.rest.server import RestServer, RestSettings, serve
+from tidegate.wire.control import Heartbeat, OperatorMetrics, SnapshotTimings
+from tidegate.wire.handshake import Hello
+
+SLOTS = [SlotId(layer, index) for layer in (0, 1) for index in (0, 1)]
+
+
+@dataclass
+class ScriptedHands:
+    """Stands for a JobClient; the test says what becomes of a checkpoint."""
+
+    view: JobView = field(default_factory=JobView)
+    plan: JobPlan = field(default_factory=planned_sums)
+    canceled: int = 0
+    checkpoints: list[int | Exception] = field(default_factory=list)
+    may_answer: threading.Event = field(default_factory=threading.Event)
+
+    def cancel(self) -> None:
+        self.canceled += 1
+
+    def checkpoint_now(self, timeout_s: float) -> int:
+        assert self.may_answer.wait(60)
+        result = self.checkpoints.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def workers(self) -> dict[SlotId, Hello]:
+        return {
+            slot: Hello(
+                version=1,
+                generation=1,
+                attempt=1,
+                layer=slot.layer,
+                index=slot.index,
+                pid=100 + n,
+                host="node",
+                challenge=b"",
+            )
+            for n, slot in enumerate(SLOTS)
+        }
+
+
+def heartbeat(slot: SlotId, busy: int, idle: int, backpressured: int, operators: list[OperatorMetrics]) -> SlotReported:
+    return SlotReported(slot, Heartbeat(busy, idle, backpressured, 10, 20, operators))
+
+
+def beats(second: int) -> list[SlotReported]:
+    """One heartbeat of each slot: sources read 100 a second each, sums take them all in, one of them under pressure."""
+    found = []
+    for index in (0, 1):
+        found.append(
+            heartbeat(
+                SlotId(0, index),
+                600 * second,
+                300 * second,
+                100 * second,
+                [
+                    OperatorMetrics("numbers", index, 0, 100 * second),
+                    OperatorMetrics(
+                        "numbers~map double", index, 100 * second, 100 * second, 5000, {"odd": second * (index + 1)}
+                    ),
+                ],
+            )
+        )
+        found.append(
+            heartbeat(
+                SlotId(1, index),
+                200 * second,
+                0 if index else 800 * second,
+                800 * second if index else 0,
+                [
+                    OperatorMetrics("sums", index, 100 * second, 50 * second, 4000 + index),
+                    OperatorMetrics("printed", index, 50 * second, 0),
+                ],
+            )
+        )
+    return found
+
+
+def completed(id: int, **more: Any) -> CheckpointChanged:
+    """All slots have acknowledged, slot 1.1 last; sums holds 1,000 bytes in each subtask."""
+    parts = {}
+    for n, slot in enumerate(SLOTS):
+        timings = SnapshotTimings(
+            start_delay_s=0.010, alignment_s=0.020 * slot.layer, sync_s=0.001, async_s=0.030, alignment_bytes=100 * n
+        )
+        parts[slot] = SlotCheckpoint(0.100 * (n + 1), timings, {"sums": 1000} if slot.layer else {})
+    values = {
+        "checkpoint": id,
+        "attempt": attempt(),
+        "purpose": "periodic",
+        "status": CheckpointStatus.COMPLETED,
+        "triggered_at": 1000.0,
+        "slots": 4,
+        "acknowledged": parts,
+        "duration_s": 0.450,
+        "size_bytes": 2400,
+        "path": f"file:///data/sums/chk-{id}/g1-a1/_metadata.json",
+    }
+    return CheckpointChanged(CheckpointStatistics(**(values | more)))
+
+
+def lived(view: JobView) -> None:
+    """A life: it ran, failed in the user's code, restarted from checkpoint 2 and runs."""
+    for event in (
+        status(JobStatus.INITIALIZING, at=900.0),
+        started(1),
+        status(JobStatus.RUNNING, at=901.0),
+        completed(1),
+        completed(2, size_bytes=3400, duration_s=0.650),
+        checkpoint(3, CheckpointStatus.IN_PROGRESS, acknowledged=1),
+        AttemptFailed(
+            attempt(1),
+            "ValueError: bad\n  in map",
+            1.0,
+            1010.0,
+            "UserCodeFailed",
+            "map",
+            "numbers~map double",
+            1,
+            "job.py:7",
+            "Traceback",
+        ),
+        status(JobStatus.RESTARTING, "in 1.0 s: bad", at=1010.0),
+        started(2, restored_from=2),
+        status(JobStatus.RUNNING, at=1012.0),
+        completed(4),
+        *beats(1),
+        *beats(2),
+    ):
+        view.publish(event)
+
+
+@dataclass
+class Rest:
+    """A server with one job, and requests to it."""
+
+    server: RestServer
+    hands: ScriptedHands
+    job: ServedJob
+
+    def __call__(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, raw: bytes | None = None
+    ) -> tuple[int, Any]:
+        """{job} in a path is the job's id. Gives the status and the JSON."""
+        answer, text = self.text(method, path, body, headers, raw)
+        return answer, json.loads(text)
+
+    def text(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, raw: bytes | None = None
+    ) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
+        try:
+            data = raw if raw is not None else None if body is None else json.dumps(body).encode()
+            connection.request(method, path.replace("{job}", self.job.id), data, headers or {})
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> Any:
+        answer, content = self("GET", path)
+        assert answer == 200, content
+        return content
+
+    def vertex(self, number: int) -> str:
+        return self.job.vertices()[number].id
+
+
+@contextmanager
+def serving(config: JobConfig | None = None, clock: Any = None) -> Iterator[Rest]:
+    config = config or JobConfig(interval_s=10.0, storage="file:///data", rest_port=0)
+    server = RestServer(RestSettings.of(config))
+    hands = ScriptedHands()
+    try:
+        job = serve(server, "sums", config, hands)
+        if clock is not None:
+            job.clock = clock
+        yield Rest(server, hands, job)
+    finally:
+        server.close()
+
+
+__all__ = [
+    "CheckpointFailed",
+    "JobStatus",
+    "Rest",
+    "ScriptedHands",
+    "beats",
+    "completed",
+    "failed",
+    "lived",
+    "reported",
+    "serving",
+]

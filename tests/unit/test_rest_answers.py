@@ -1,0 +1,313 @@
+"""What REST says of a job that has lived: the numbers, in Flink's fields."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rest_kit import Rest, lived, serving
+
+from tidegate.config import JobConfig
+from tidegate.coordinator.observing import JobLine, JobStatus, StatusChanged
+from tidegate.rest.numbers import summary
+
+
+@pytest.fixture(scope="module")
+def rest() -> Iterator[Rest]:
+    ticks = itertools.count()
+    # Four slots beat in each of two seconds.
+    with serving(clock=lambda: float(next(ticks) // 4)) as rest:
+        lived(rest.hands.view)
+        yield rest
+
+
+def by_id(listed: list[dict[str, str]]) -> dict[str, str]:
+    return {entry["id"]: entry["value"] for entry in listed}
+
+
+def test_both_prefixes_answer(rest: Rest) -> None:
+    assert rest.get("/jobs") == rest.get("/v1/jobs") == {"jobs": [{"id": rest.job.id, "status": "RUNNING"}]}
+
+
+def test_the_list_has_every_number_that_flinks_client_insists_on(rest: Rest) -> None:
+    (entry,) = rest.get("/v1/jobs/overview")["jobs"]
+    assert (entry["jid"], entry["name"], entry["state"], entry["end-time"]) == (rest.job.id, "sums", "RUNNING", -1)
+    for field in ("start-time", "end-time", "duration", "last-modification", "pending-operators"):
+        assert type(entry[field]) is int
+    assert entry["tasks"]["total"] == entry["tasks"]["running"] == 4
+    assert re.fullmatch("[0-9a-f]{32}", entry["jid"])
+
+
+def test_the_details_have_vertices_with_their_records_and_times(rest: Rest) -> None:
+    details = rest.get("/jobs/{job}")
+    first, second = details["vertices"]
+    assert [first["name"], second["name"]] == ["Source: sequence -> map double", "sum 1 -> Sink: print"]
+    assert (first["metrics"]["read-records"], first["metrics"]["write-records"]) == (0, 400)
+    assert (second["metrics"]["read-records"], second["metrics"]["write-records"]) == (400, 0)
+    assert second["metrics"]["accumulated-busy-time"] == 800
+    assert second["metrics"]["accumulated-backpressured-time"] == 1600
+    assert details["status-counts"]["RUNNING"] == 2
+    assert details["timestamps"]["RESTARTING"] == 1_010_000
+    assert details["timestamps"]["RUNNING"] == 1_012_000
+    assert (details["attempt"], details["restarts"]) == ("g1-a2", 1)
+
+
+def test_the_plan_connects_vertices_by_their_ids(rest: Rest) -> None:
+    first, second = rest.get("/jobs/{job}/plan")["plan"]["nodes"]
+    assert first["inputs"] == []
+    (edge,) = second["inputs"]
+    assert (edge["id"], edge["ship_strategy"], edge["exchange"]) == (first["id"], "HASH", "pipelined")
+    assert [operator["uid"] for operator in second["operators"]] == ["sums", "printed"]
+
+
+def test_failures_have_their_cause_and_the_users_line(rest: Rest) -> None:
+    answer = rest.get("/jobs/{job}/exceptions")
+    (entry,) = answer["exceptionHistory"]["entries"]
+    assert entry["exceptionName"] == "UserCodeFailed"
+    assert entry["stacktrace"] == "ValueError: bad\n  in map\n\nTraceback"
+    assert (entry["taskName"], entry["user-line"], entry["timestamp"]) == ("map - subtask 1", "job.py:7", 1_010_000)
+    assert answer["root-exception"] == entry["stacktrace"]
+    assert rest.get("/jobs/{job}/exceptions?maxExceptions=0")["exceptionHistory"] == {"entries": [], "truncated": True}
+
+
+def test_settings_are_shown_and_secrets_are_not() -> None:
+    config = JobConfig(
+        interval_s=1.0, storage="s3://key:hush@bucket/x?secret=hush", rest_port=0, rest_token="hush-hush", retained=3
+    )
+    with serving(config) as rest:
+        head = {"Authorization": "Bearer hush-hush"}
+        answers = [
+            rest.text("GET", path, headers=head)
+            for path in ("/jobs/{job}/config", "/jobs/{job}/checkpoints/config", "/jobs/{job}", "/metrics")
+        ]
+        assert [status for status, _ in answers] == [200] * 4
+        assert not any("hush" in text for _, text in answers)
+        assert '"retained":"3"' in answers[0][1]
+
+
+def test_counters_are_added_up_over_subtasks(rest: Rest) -> None:
+    odd = {"name": "odd", "type": "LongCounter", "value": "6"}
+    assert rest.get("/jobs/{job}/accumulators")["user-task-accumulators"] == [odd]
+    assert rest.get(f"/jobs/{{job}}/vertices/{rest.vertex(0)}/accumulators")["user-accumulators"] == [odd]
+    assert rest.get(f"/jobs/{{job}}/vertices/{rest.vertex(1)}/accumulators")["user-accumulators"] == []
+    subtasks = rest.get(f"/jobs/{{job}}/vertices/{rest.vertex(0)}/subtasks/accumulators")["subtasks"]
+    assert [subtask["user-accumulators"][0]["value"] for subtask in subtasks] == ["2", "4"]
+
+
+# -- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def test_checkpoints_are_counted_and_the_interrupted_one_has_failed(rest: Rest) -> None:
+    answer = rest.get("/jobs/{job}/checkpoints")
+    assert answer["counts"] == {"restored": 1, "total": 4, "in_progress": 0, "completed": 3, "failed": 1}
+    assert [(c["id"], c["status"], c["className"]) for c in answer["history"]] == [
+        (4, "COMPLETED", "completed"),
+        (3, "FAILED", "failed"),
+        (2, "COMPLETED", "completed"),
+        (1, "COMPLETED", "completed"),
+    ]
+    assert answer["latest"]["completed"]["id"] == 4
+    assert answer["latest"]["completed"]["external_path"].endswith("chk-4/g1-a1/_metadata.json")
+    assert answer["latest"]["failed"]["failure_message"] == "the attempt ended"
+    assert answer["latest"]["savepoint"] is None
+    assert answer["latest"]["restored"]["id"] == 2
+    durations = answer["summary"]["end_to_end_duration"]
+    assert (durations["min"], durations["max"], durations["avg"], durations["p50"]) == (450, 650, 516, 450.0)
+    assert answer["summary"]["state_size"]["max"] == 3400
+
+
+def test_one_checkpoint_has_a_row_for_each_vertex_and_subtask(rest: Rest) -> None:
+    details = rest.get("/jobs/{job}/checkpoints/details/2")
+    assert (details["num_subtasks"], details["num_acknowledged_subtasks"]) == (4, 4)
+    assert (details["end_to_end_duration"], details["latest_ack_timestamp"]) == (650, 1_000_400)
+    assert details["alignment_buffered"] == 600
+    assert details["tasks"][rest.vertex(1)]["state_size"] == 2000
+    assert details["tasks"][rest.vertex(0)]["state_size"] == 0
+
+    of_vertex = rest.get(f"/jobs/{{job}}/checkpoints/details/2/subtasks/{rest.vertex(1)}")
+    assert [(s["index"], s["status"], s["end_to_end_duration"]) for s in of_vertex["subtasks"]] == [
+        (0, "completed", 300),
+        (1, "completed", 400),
+    ]
+    second = of_vertex["subtasks"][1]
+    assert (second["checkpoint"], second["start_delay"]) == ({"sync": 1, "async": 30}, 10)
+    assert second["alignment"] == {"buffered": 300, "processed": 0, "persisted": 0, "duration": 20}
+    assert of_vertex["summary"]["alignment"]["duration"]["max"] == 20
+
+
+def test_a_checkpoint_that_somebody_did_not_answer_says_who(rest: Rest) -> None:
+    of_vertex = rest.get(f"/jobs/{{job}}/checkpoints/details/3/subtasks/{rest.vertex(0)}")
+    assert [s["className"] for s in of_vertex["subtasks"]] == ["completed", "pending"]
+    missing = rest.get("/jobs/{job}/checkpoints/details/3/explain")["missing"]
+    assert [(entry["vertex"], entry["subtask"]) for entry in missing] == [
+        ("Source: sequence -> map double", 1),
+        ("sum 1 -> Sink: print", 0),
+        ("sum 1 -> Sink: print", 1),
+    ]
+
+
+def test_explain_says_where_the_time_went(rest: Rest) -> None:
+    explained = rest.get("/jobs/{job}/checkpoints/details/2/explain")
+    slowest = explained["slowest"]
+    assert (slowest["vertexId"], slowest["subtask"], slowest["total"]) == (rest.vertex(1), 1, 400)
+    phases = {name: slowest[name] for name in ("startDelay", "alignment", "sync", "upload", "other")}
+    assert phases == {"startDelay": 10, "alignment": 20, "sync": 1, "upload": 30, "other": 339}
+    assert explained["storing"] == 250
+    assert explained["largestStates"][0] == {"uid": "sums", "subtask": 0, "size": 1000}
+
+
+def test_settings_of_checkpoints_without_an_interval() -> None:
+    with serving(JobConfig(rest_port=0, mode="at-least-once")) as rest:
+        answer = rest.get("/jobs/{job}/checkpoints/config")
+        assert (answer["interval"], answer["mode"]) == (2**63 - 1, "at_least_once")
+        assert answer["externalization"] == {"enabled": False, "delete_on_cancellation": False}
+        assert rest.get("/jobs/{job}/checkpoints")["history"] == []
+
+
+# -- load and metrics -------------------------------------------------------------------------------------------------
+
+
+def test_back_pressure_is_told_for_each_subtask(rest: Rest) -> None:
+    answer = rest.get(f"/jobs/{{job}}/vertices/{rest.vertex(1)}/backpressure")
+    assert (answer["status"], answer["backpressure-level"]) == ("ok", "high")
+    first, second = answer["subtasks"]
+    assert (first["backpressure-level"], first["busyRatio"], first["idleRatio"], first["ratio"]) == (
+        "ok",
+        0.2,
+        0.8,
+        0.0,
+    )
+    assert (second["backpressureLevel"], second["ratio"]) == ("high", 0.8)
+
+
+def test_metrics_are_listed_and_asked_for_by_name(rest: Rest) -> None:
+    names = [entry["id"] for entry in rest.get("/jobs/{job}/metrics")]
+    assert {"lastCheckpointDuration", "numberOfFailedCheckpoints", "numRestarts"} <= set(names)
+    asked = by_id(rest.get("/jobs/{job}/metrics?get=lastCheckpointDuration,numRestarts,nonsense"))
+    assert asked == {"lastCheckpointDuration": "450", "numRestarts": "1"}
+
+    of_vertex = f"/jobs/{{job}}/vertices/{rest.vertex(1)}"
+    asked = by_id(rest.get(f"{of_vertex}/metrics?get=0.numRecordsIn,1.busyTimeMsPerSecond,1.sums.stateSize"))
+    assert asked == {"0.numRecordsIn": "200", "1.busyTimeMsPerSecond": "200", "1.sums.stateSize": "1000"}
+    (rate,) = rest.get(f"{of_vertex}/subtasks/metrics?get=numRecordsInPerSecond&agg=sum,max")
+    assert rate == {"id": "numRecordsInPerSecond", "sum": 200.0, "max": 100.0}
+    one = by_id(rest.get(f"{of_vertex}/subtasks/1/metrics?get=isBackPressured,currentInputWatermark"))
+    assert one == {"isBackPressured": "1", "currentInputWatermark": "4001"}
+    assert rest.get(f"{of_vertex}/watermarks") == [
+        {"id": "0.currentInputWatermark", "value": "4000"},
+        {"id": "1.currentInputWatermark", "value": "4001"},
+    ]
+    (restarts,) = rest.get("/jobs/metrics?get=numRestarts")
+    assert restarts == {"id": "numRestarts", "min": 1, "max": 1, "avg": 1.0, "sum": 1}
+
+
+def samples(text: str) -> dict[str, dict[frozenset[tuple[str, str]], float]]:
+    """Prometheus' text format, read by its grammar."""
+    found: dict[str, dict[frozenset[tuple[str, str]], float]] = {}
+    typed = set()
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert kind == "gauge"
+            assert name not in typed, "a family's samples stand together"
+            typed.add(name)
+            continue
+        match = re.fullmatch(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{(.*)\} (-?[0-9.]+(?:e[+-]?[0-9]+)?)", line)
+        assert match is not None, line
+        assert match[1] in typed
+        labels = re.findall(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"', match[2])
+        found.setdefault(match[1], {})[frozenset(labels)] = float(match[3])
+    return found
+
+
+def test_prometheus_has_flinks_names(rest: Rest) -> None:
+    status, text = rest.text("GET", "/metrics")
+    assert status == 200
+    found = samples(text)
+    ((labels, duration),) = found["flink_jobmanager_job_lastCheckpointDuration"].items()
+    assert dict(labels) == {"job_id": rest.job.id, "job_name": "sums"}
+    assert duration == 450
+    busy = {
+        (dict(labels)["task_name"], dict(labels)["subtask_index"]): value
+        for labels, value in found["flink_taskmanager_job_task_busyTimeMsPerSecond"].items()
+    }
+    assert busy["Source: sequence -> map double", "0"] == 600
+    records = found["flink_taskmanager_job_task_operator_numRecordsIn"]
+    assert sum(value for labels, value in records.items() if dict(labels)["operator_id"] == "sums") == 400
+    odd = found["flink_taskmanager_job_task_operator_odd"]
+    assert sorted(odd.values()) == [2, 4]
+    assert all(dict(labels)["host"] == "node" for labels in odd)
+
+
+def test_prometheus_survives_any_name_of_a_counter_or_job() -> None:
+    from rest_kit import heartbeat
+
+    from tidegate.ids import SlotId
+    from tidegate.wire.control import OperatorMetrics
+
+    with serving() as rest:
+        lived(rest.hands.view)
+        counters = {'we"ird\\\n{}': 7, "numRecordsIn": 9}
+        rest.hands.view.publish(
+            heartbeat(SlotId(0, 0), 1, 1, 1, [OperatorMetrics("numbers~map double", 0, 5, 5, counters=counters)])
+        )
+        found = samples(rest.text("GET", "/metrics")[1])
+        assert 7 in found["flink_taskmanager_job_task_operator_we_ird____"].values()
+        assert 9 in found["flink_taskmanager_job_task_operator_numRecordsIn_user"].values()
+
+
+def test_operators_at_a_glance(rest: Rest) -> None:
+    found = {entry["uid"]: entry for entry in rest.get("/jobs/{job}/operators")["operators"]}
+    sums = found["sums"]
+    assert (sums["recordsIn"], sums["inPerSecond"], sums["parallelism"], sums["isHead"]) == (400, 200.0, 2, True)
+    assert (sums["watermark"], sums["stateSize"], sums["backPressured"]) == (4000, 2000, 0.4)
+    assert found["numbers~map double"]["counters"] == {"odd": 6}
+    assert found["printed"]["watermark"] is None
+
+
+def test_the_log_is_read_on_from_where_one_was(rest: Rest) -> None:
+    first = rest.get("/jobs/{job}/logs")
+    messages = [line["message"] for line in first["lines"]]
+    assert messages[0] == "INITIALIZING"
+    assert "ValueError: bad\n  in map" in messages
+    errors = rest.get("/jobs/{job}/logs?level=ERROR")["lines"]
+    assert [(line["uid"], line["subtask"], line["attempt"]) for line in errors] == [("numbers~map double", 1, "g1-a1")]
+    rest.hands.view.log(JobLine(1.0, "INFO", "l", "one more"))
+    second = rest.get(f"/jobs/{{job}}/logs?from={first['next']}")
+    assert [line["message"] for line in second["lines"]] == ["one more"]
+    assert rest.get(f"/jobs/{{job}}/logs?from={second['next']}")["lines"] == []
+
+
+def test_a_job_before_its_first_attempt_and_after_its_end_is_shown() -> None:
+    with serving() as rest:
+        paths = ["", "/plan", "/checkpoints", "/exceptions", "/operators", "/logs", "/accumulators", "/metrics"]
+        paths += [
+            f"/vertices/{rest.vertex(0)}{more}" for more in ("", "/backpressure", "/subtasktimes", "/taskmanagers")
+        ]
+        for path in paths:
+            rest.get(f"/jobs/{{job}}{path}")
+        assert rest.get("/jobs/{job}")["state"] == "CREATED"
+        lived(rest.hands.view)
+        rest.hands.view.publish(StatusChanged(JobStatus.FINISHED, "", rest.job.started_at + 5))
+        for path in paths:
+            rest.get(f"/jobs/{{job}}{path}")
+        (entry,) = rest.get("/jobs/overview")["jobs"]
+        assert (entry["state"], entry["duration"]) == ("FINISHED", 5000)
+        assert rest.text("GET", "/metrics")[1] == "\n", "what has ended is no longer measured"
+        assert rest.get("/overview")["jobs-finished"] == 1
+
+
+@pytest.mark.parametrize(
+    ("sample", "expected"),
+    [
+        ([], {"min": 0, "max": 0, "avg": 0, "p50": 0.0, "p999": 0.0}),
+        ([7], {"min": 7, "max": 7, "avg": 7, "p50": 7.0, "p999": 7.0}),
+        (list(range(1000, 0, -1)), {"min": 1, "max": 1000, "avg": 500, "p50": 501.0, "p90": 901.0, "p99": 991.0}),
+    ],
+)
+def test_summary(sample: list[float], expected: dict[str, Any]) -> None:
+    found = summary(sample)
+    assert {key: found[key] for key in expected} == expected
