@@ -148,7 +148,7 @@ def test_a_function_is_applied_to_the_state_of_every_key(backend: str) -> None:
         assert subtask.rule("list", 0) == []
 
 
-@pytest.mark.parametrize("backend", ["heap"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_function_is_not_applied_to_what_has_expired(backend: str) -> None:
     clock = ManualClock()
     with driven(backend, Expiring, clock) as subtask:

@@ -30,7 +30,6 @@ from tidegate.state.declarations import ListState, MapState, ValueState
 from tidegate.state.key_groups import key_group
 from tidegate.state.keys import key_type
 from tidegate.state.rocksdb import RocksStateBackend, StoredFolder, sections_in
-from tidegate.state.ttl import Ttl
 
 INT = key_type(int)
 ANY = key_type(None)
@@ -99,14 +98,6 @@ def test_state_without_a_current_key_is_refused(backends, columnar):
     ):
         with pytest.raises(ConfigurationError, match="no key is current"):
             use()
-
-
-def test_a_state_with_a_ttl_is_refused(backends):
-    class Session:
-        seen = ValueState(int, ttl=Ttl("1h"))
-
-    with pytest.raises(ConfigurationError, match="state does not expire"):
-        bind_states(Session(), backends.backend(INT))
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------

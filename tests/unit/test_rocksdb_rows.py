@@ -14,17 +14,19 @@ import pyarrow as pa
 import pytest
 
 from tidegate.errors import CheckpointDamaged, TypeDeclarationError
+from tidegate.state.declarations import ValueState
 from tidegate.state.keys import key_type
 from tidegate.state.namespaces import in_namespace
+from tidegate.state.rocksdb_expiring import cells_for, live_cell
 from tidegate.state.rocksdb_keys import Addresses, parts_of
 from tidegate.state.rocksdb_rows import (
     ROW_FORMAT_VERSION,
     MapKeys,
     cells_of,
     column_of_cells,
-    column_of_lists,
     encode_elements,
 )
+from tidegate.state.ttl import Ttl
 from tidegate.types import NaiveDatetime, Pickled, data_type
 
 
@@ -92,9 +94,20 @@ def test_a_value_comes_back_as_it_was_and_as_the_same_column_that_the_heap_store
     if annotation not in (Pickled, list[Pickled]):  # sets have no order
         assert repr(column.to_pylist()) == repr(expected.to_pylist())
     assert list(map(repr, type_.from_arrow(column))) == list(map(repr, values))
-    lists = column_of_lists(cells.layout, type_.arrow, [stored, [], stored[:1]])
-    assert [len(part) for part in lists.to_pylist()] == [len(stored), 0, 1]
-    assert lists.type == pa.list_(type_.arrow)
+
+
+@pytest.mark.parametrize(("annotation", "values"), VALUES, ids=lambda part: str(part)[:40])
+def test_with_a_ttl_a_cell_is_the_expiry_and_the_cell_without(annotation, values):
+    declaration = ValueState(annotation, ttl=Ttl("1h"))
+    inner, cells = cells_of(declaration.value_type), cells_for(declaration)
+    for value in values:
+        kept = (inner.admit(value), 1_700_000_000_000)
+        cell = cells.to_cell(kept)
+        assert cell == bytes.fromhex("0068e5cf8b010000") + inner.to_cell(kept[0]), "the format is pinned"
+        assert repr(cells.give(cells.of_cell(cell))) == repr(inner.give(kept[0]))
+        assert live_cell(cell, 1_699_999_999_999) is cell
+        assert live_cell(cell, 1_700_000_000_000) is None
+    assert cells.layout == "expiring " + inner.layout
 
 
 @pytest.mark.parametrize(("annotation", "values"), VALUES, ids=lambda part: str(part)[:40])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rocksdb_kit import AMPLE, NONE, rocks_backends
 from state_kit import InNamespace, backend_for, stored_rows
 
 from tidegate.state.backend import bind_states
@@ -25,7 +26,9 @@ Stored = dict[str, dict[Any, Any]]  # state -> key -> what the model keeps: (val
 class Run:
     """One backend and its model, moved together."""
 
-    def __init__(self, update: Any) -> None:
+    def __init__(self, update: Any, new_backend: Any) -> None:
+        self.new_backend = new_backend
+
         class States:
             value = ValueState(int, ttl=Ttl(f"{LIFETIME_S}s", update))
             list = ListState(int, ttl=Ttl(f"{LIFETIME_S}s", update))
@@ -40,7 +43,7 @@ class Run:
         self.start()
 
     def start(self) -> None:
-        self.backend = backend_for(INT, wall_clock=self.clock)
+        self.backend = self.new_backend(INT, wall_clock=self.clock)
         self.f: Any = self.states()
         bind_states(self.f, self.backend)
 
@@ -156,6 +159,9 @@ OPERATIONS = [
 ]  # fmt: skip
 
 
+OPERATION_LISTS = st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 5), st.integers(-50, 50)), max_size=60)
+
+
 def stored(sections: Any) -> Stored:
     found: Stored = {name: {} for name in NAMES}
     for row in stored_rows(sections, INT):
@@ -181,17 +187,28 @@ def unexpired(model: Stored, now: int) -> Stored:
 
 @pytest.mark.parametrize("update", ["write", "read_and_write"])
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    operations=st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 5), st.integers(-50, 50)), max_size=60)
-)
+@given(operations=OPERATION_LISTS)
 def test_state_that_expires_agrees_with_plain_dictionaries(update, operations):
-    run = Run(update)
+    run = drive(Run(update, backend_for), operations)
+    assert sum(run.backend.state_size().values()) == 0, "clean-up has left something"
+
+
+@pytest.mark.parametrize("room", [AMPLE, NONE], ids=["memory", "no memory"])
+@pytest.mark.parametrize("update", ["write", "read_and_write"])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(operations=OPERATION_LISTS)
+def test_state_that_expires_in_rocksdb_agrees_with_plain_dictionaries(update, room, operations):
+    with rocks_backends(room) as made:
+        run = drive(Run(update, made.backend), operations)
+        assert sum(made.rows_of(run.backend, name) for name in NAMES) == 0, "clean-up has left something"
+
+
+def drive(run: Run, operations: Any) -> Run:
     for operation, key, number in operations:
         operation(run, key, number)
-
     run.snapshot(0, 0)
     while run.snapshots:
         run.read_snapshot(0, 0)
     run.clock.advance(LIFETIME_S)
     run.backend.clean_up(100_000)
-    assert sum(run.backend.state_size().values()) == 0, "clean-up has left something"
+    return run

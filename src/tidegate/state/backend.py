@@ -6,7 +6,8 @@ run in the snapshot's thread while the task goes on writing.
 Invariant 1. A snapshot holds the state as it was when `snapshot` was called, whatever is written before it is read.
 Invariant 2. `snapshot` does not get slower as the state grows: what it does is bounded by the number of chunks.
 Invariant 3. What `sections` writes, `restore` of any backend reads (the rows are described in state/sections.py).
-Invariant 4. What has expired (state/ttl.py) is in no snapshot and is not restored, whether or not it was cleaned up.
+Invariant 4. What has expired (state/ttl.py) is in no section and is never returned after a restore, whether or not it was
+             cleaned up.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidegate.errors import ConfigurationError
 from tidegate.state.declarations import declared_states
 
 if TYPE_CHECKING:
@@ -64,7 +64,6 @@ class KeyedStateBackend(ABC):
     """Keyed state of one operator in one subtask, for the keys of its `key_groups`."""
 
     key_groups: range
-    honours_ttl: bool = False  #: without it a state with a TTL is refused by `bind_states`, and not kept for ever
 
     @abstractmethod
     def bind(self, declaration: Declaration, columnar: bool = False) -> Handle:
@@ -81,19 +80,13 @@ class KeyedStateBackend(ABC):
         On the per-record path.
         """
 
+    @abstractmethod
     def set_current_namespace(self, namespace: bytes) -> None:
         """All handles work in this namespace of the current key, until another is set, or a key.
 
         Classic mistake: to set the namespace first. It belongs to the key, and setting a key leaves it. What names its
         keys itself (`get_many` and its kin) works in the empty namespace.
-
-        :raises ConfigurationError: by a backend that has only the empty one.
         """
-        if namespace:
-            raise ConfigurationError(
-                f"{type(self).__name__} keeps no state for windows. Run the job with the heap backend.",
-                backend=type(self).__name__,
-            )
 
     @abstractmethod
     def clear_current_key(self) -> None:
@@ -144,15 +137,6 @@ class KeyedStateBackend(ABC):
 
 
 def bind_states(function: object, backend: KeyedStateBackend, columnar: bool = False) -> None:
-    """Give an instance its handles: from here on `self.count` is the handle, not the declaration.
-
-    :raises ConfigurationError: for a state with a TTL on a backend that has none.
-    """
+    """Give an instance its handles: from here on `self.count` is the handle, not the declaration."""
     for name, declaration in declared_states(function).items():
-        if declaration.ttl is not None and not backend.honours_ttl:
-            raise ConfigurationError(
-                f"state {name!r} ({declaration.line}) has a TTL, but in {type(backend).__name__} state does not expire. "
-                "Run the job with the heap backend, or leave ttl out and clear the state by a timer.",
-                state=name,
-            )
         function.__dict__[name] = backend.bind(declaration, columnar)

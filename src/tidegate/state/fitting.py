@@ -20,7 +20,7 @@ from tidegate.types.pickled import PickledType
 from tidegate.types.scalars import ScalarType
 
 if TYPE_CHECKING:
-    from tidegate.state.declarations import Declaration
+    from tidegate.state.declarations import Declaration, StoredValue
     from tidegate.state.handles import Column
 
 
@@ -44,7 +44,9 @@ class Fitter:
         if isinstance(data_type, PickledType):
             return data_type.copy
         expected = _python_class(data_type)
-        copy = data_type.copy
+        copy = (
+            data_type.copy if expected is not int else self.fit_sum
+        )  # beyond 64 bits: refused here, not by the snapshot
 
         def fit(value: Any) -> Any:
             if value.__class__ is expected:
@@ -125,3 +127,11 @@ def _arrow_column(values: Column, count: int) -> pa.Array | pa.ChunkedArray:
 def _check_length(values: Column, count: int) -> None:
     if len(values) != count:
         raise ValueError(f"{count} keys but {len(values)} values: each row needs one of each")
+
+
+def column_of(declaration: StoredValue, values: list[Any]) -> pa.Array:
+    """As `get_many` gives it: null for a key that has no value and no default."""
+    value_type = declaration.value_type
+    if declaration.default is None and not value_type.nullable:
+        return OptionalType(value_type).to_arrow(values)
+    return value_type.to_arrow(values)

@@ -188,10 +188,14 @@ class ColumnTable:
         with self._lock:
             self._snapshots = tuple(other for other in self._snapshots if other is not snapshot)
 
+    def entries(self) -> Iterator[tuple[Any, Any]]:
+        length = self.index.length
+        present, values = self.present[:length].tolist(), self.values[:length].tolist()
+        keys = self.index.reader()(0, length)
+        return ((key, value) for key, value, there in zip(keys, values, present, strict=True) if there)
+
     def live_keys(self, now_ms: int) -> Iterator[Any]:
-        present = self.present[: self.index.length].tolist()
-        keys = self.index.reader()(0, self.index.length)
-        return iter([key for key, there in zip(keys, present, strict=True) if there and not is_namespaced(key)])
+        return iter([key for key, _ in self.entries() if not is_namespaced(key)])
 
     def __len__(self) -> int:
         return int(np.count_nonzero(self.present[: self.index.length]))

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import pyarrow as pa
 
 from tidegate.state.declarations import ABSENT
-from tidegate.state.fitting import Fitter
+from tidegate.state.fitting import Fitter, column_of
 from tidegate.state.handles import ListHandle, MapHandle, ValueHandle
 from tidegate.state.heap_tables import CurrentKey, ListTable, MapTable, ValueTable, chunk_of
 from tidegate.state.key_columns import normalised_keys
-from tidegate.types.containers import OptionalType
 
 if TYPE_CHECKING:
     from tidegate.state.declarations import ListState, MapState, StoredValue
@@ -234,14 +233,6 @@ class DictMap(MapHandle[K, V]):
 
     def __len__(self) -> int:
         return len(self._entries())
-
-
-def column_of(declaration: StoredValue, values: list[Any]) -> pa.Array:
-    """As `get_many` gives it: null for a key that has no value and no default."""
-    value_type = declaration.value_type
-    if declaration.default is None and not value_type.nullable:
-        return OptionalType(value_type).to_arrow(values)
-    return value_type.to_arrow(values)
 
 
 def value_handle(

@@ -6,7 +6,8 @@ Executor; threads as in state/heap_tables.py, whose tables these are, but what i
     list state    key -> [(element, expiry), ...]
     map state     key -> {map key: (value, expiry), ...}
 
-Pairs are never changed, only replaced. What has expired stays until `sweep` comes by, and is written into no snapshot.
+They are what the handles of state/expiring.py ask for. What has expired stays until `sweep` comes by, and is written
+into no snapshot.
 
 `sweep` is one round over a table, as a generator that looks at one entry (or one chunk) for each step: the task's thread
 takes a few steps at a time and never looks at everything at once. An entry that is written meanwhile is seen in this
@@ -15,17 +16,20 @@ round or the next. A single inner map is listed at once: about ten milliseconds 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from tidegate.state.heap_tables import CHUNKS, ListTable, MapTable, ValueTable, chunk_of, map_pieces, pieces
+from tidegate.state.heap_tables import CHUNKS, DictTable, ListTable, MapTable, ValueTable, chunk_of, map_pieces, pieces
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tidegate.state.expiring import Pair
     from tidegate.state.heap_tables import Chunk
     from tidegate.state.sections import SectionReader, SectionWriter
 
+_NO_PAIRS: dict[Any, Any] = {}
 ELEMENTS_AT_ONCE = 256  #: of a list, forgotten in one go
 
 
@@ -38,21 +42,36 @@ class Moment:
         self.ms = 0
 
 
-class SweptTable(Protocol):
-    """A table with entries that expire."""
-
-    def sweep(self, now: Moment) -> Iterator[int]:
-        """One round; each step gives how many entries it has forgotten, 0 or 1."""
-
-
-class ExpiringValues(ValueTable):
-    """Chunks of key -> (value, expiry)."""
+class ExpiringTable(DictTable):
+    """What all of them have."""
 
     __slots__ = ("_lifetime_ms",)
 
     def __init__(self, lifetime_ms: int) -> None:
         super().__init__()
         self._lifetime_ms = lifetime_ms
+
+    def drop(self, key: Any) -> None:
+        self.discard(chunk_of(key), key)
+
+    @abstractmethod
+    def sweep(self, now: Moment) -> Iterator[int]:
+        """One round; each step gives how many entries it has forgotten, 0 or 1."""
+
+
+class ExpiringValues(ExpiringTable, ValueTable):
+    """Chunks of key -> (value, expiry)."""
+
+    __slots__ = ()
+
+    def find_pair(self, key: Any) -> Pair | None:
+        return self.chunks[chunk_of(key)].get(key)
+
+    def find_pairs(self, keys: list[Any]) -> list[Pair | None]:
+        return list(map(self.find_pair, keys))
+
+    def put_pair(self, key: Any, pair: Pair) -> None:
+        self.put(key, pair)
 
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         expiries = reader.expiries(rows, reader.now_ms + self._lifetime_ms)
@@ -80,14 +99,28 @@ class ExpiringValues(ValueTable):
                 yield int(expired)
 
 
-class ExpiringLists(ListTable):
+class ExpiringLists(ExpiringTable, ListTable):
     """Chunks of key -> list of (element, expiry)."""
 
-    __slots__ = ("_lifetime_ms",)
+    __slots__ = ()
 
-    def __init__(self, lifetime_ms: int) -> None:
-        super().__init__()
-        self._lifetime_ms = lifetime_ms
+    def pairs_of(self, key: Any) -> Sequence[Pair]:
+        pairs: Sequence[Pair] = self.chunks[chunk_of(key)].get(key, ())
+        return pairs
+
+    def add_pairs(self, key: Any, pairs: list[Pair]) -> None:
+        chunk = chunk_of(key)
+        known = self.inner_for_write(chunk, key)
+        if known is not None:
+            known.extend(pairs)
+        elif pairs:
+            self.put_inner(chunk, key, pairs)
+
+    def replace_pairs(self, key: Any, pairs: list[Pair]) -> None:
+        if pairs:
+            self.put_inner(chunk_of(key), key, pairs)
+        else:
+            self.drop(key)
 
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         lists = reader.expiring_lists(rows, reader.now_ms + self._lifetime_ms)
@@ -133,14 +166,30 @@ class ExpiringLists(ListTable):
         return expired
 
 
-class ExpiringMaps(MapTable):
+class ExpiringMaps(ExpiringTable, MapTable):
     """Chunks of key -> map of map key -> (value, expiry)."""
 
-    __slots__ = ("_lifetime_ms",)
+    __slots__ = ()
 
-    def __init__(self, lifetime_ms: int) -> None:
-        super().__init__()
-        self._lifetime_ms = lifetime_ms
+    def pair_of(self, key: Any, map_key: Any) -> Pair | None:
+        pair: Pair | None = self.chunks[chunk_of(key)].get(key, _NO_PAIRS).get(map_key)
+        return pair
+
+    def pairs_of(self, key: Any) -> list[tuple[Any, Pair]]:
+        return list(self.chunks[chunk_of(key)].get(key, _NO_PAIRS).items())
+
+    def put_pairs(self, key: Any, pairs: dict[Any, Pair]) -> None:
+        chunk = chunk_of(key)
+        inner = self.inner_for_write(chunk, key)
+        if inner is not None:
+            inner.update(pairs)
+        elif pairs:
+            self.put_inner(chunk, key, pairs)
+
+    def remove_pair(self, key: Any, map_key: Any) -> None:
+        chunk = chunk_of(key)
+        if map_key in self.chunks[chunk].get(key, ()):
+            self._remove_entry(chunk, key, map_key)
 
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         expiries = reader.expiries(rows, reader.now_ms + self._lifetime_ms)
@@ -170,10 +219,10 @@ class ExpiringMaps(MapTable):
                     pair = self.chunks[chunk].get(key, {}).get(map_key)
                     expired = pair is not None and pair[1] <= now.ms
                     if expired:
-                        self.remove_entry(chunk, key, map_key)
+                        self._remove_entry(chunk, key, map_key)
                     yield int(expired)
 
-    def remove_entry(self, chunk: int, key: Any, map_key: Any) -> None:
+    def _remove_entry(self, chunk: int, key: Any, map_key: Any) -> None:
         inner = self.inner_for_write(chunk, key)
         del inner[map_key]
         if not inner:

@@ -18,25 +18,16 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidegate.errors import ConfigurationError, ProtocolViolation
-from tidegate.state.backend import KeyedSnapshot, KeyedStateBackend, Section
-from tidegate.state.declarations import (
-    AggregatingState,
-    Declaration,
-    ListState,
-    MapState,
-    ReducingState,
-    StoredValue,
-    ValueState,
-)
-from tidegate.state.folding import FoldedAggregating, FoldedReducing
-from tidegate.state.heap_tables import NO_KEY, CurrentKey
-from tidegate.state.namespaces import bare_key, in_namespace
+from tidegate.errors import ProtocolViolation
+from tidegate.state.backend import KeyedSnapshot, Section
+from tidegate.state.declarations import Declaration, ListState, MapState, StoredValue, ValueState
+from tidegate.state.expiring import ExpiringList, ExpiringMap, ExpiringValue, Surroundings
 from tidegate.state.rocksdb_cache import Changes, RocksTable
 from tidegate.state.rocksdb_columns import RocksColumns, RocksColumnValue
 from tidegate.state.rocksdb_files import LocalFile, StateFolder, checkpoint_files, sweep
@@ -44,18 +35,21 @@ from tidegate.state.rocksdb_keys import Addresses, group_prefix
 from tidegate.state.rocksdb_lists import RocksList, RocksLists
 from tidegate.state.rocksdb_maps import RocksMap, RocksMaps
 from tidegate.state.rocksdb_options import RocksMemory, RocksSettings, database_options
+from tidegate.state.rocksdb_rows import cells_of
 from tidegate.state.rocksdb_sections import stored_sections
 from tidegate.state.rocksdb_store import Family, RocksStore, RowFormat, StoredStates, row_format
-from tidegate.state.rocksdb_values import RocksValues, rocks_value
-from tidegate.state.sections import SectionReader
+from tidegate.state.rocksdb_values import Intake, RocksValues, rocks_value
+from tidegate.state.table_backend import TableBackend
+from tidegate.state.ttl import Lifetime
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from rocksdict import Options
 
     from tidegate.state.backend import Handle
+    from tidegate.state.handles import ValueHandle
     from tidegate.state.keys import KeyType
 
+TableT = TypeVar("TableT", bound=RocksTable)
 _COPY_ROWS = 16_384
 
 
@@ -67,7 +61,7 @@ class StoredFolder:
     key_groups: range  #: that the old subtask owned
 
 
-class RocksStateBackend(KeyedStateBackend):
+class RocksStateBackend(TableBackend[RocksTable]):
     """Keyed state of one operator in one subtask, in RocksDB."""
 
     def __init__(
@@ -83,19 +77,16 @@ class RocksStateBackend(KeyedStateBackend):
 
         :raises StorageError: when no local folder can be made.
         """
+        super().__init__(key_type, key_groups, max_parallelism, wall_clock)
         self.settings = settings or RocksSettings()
-        self.key_type = key_type
-        self.key_groups = key_groups
-        self.max_parallelism = max_parallelism
         self._memory = memory or RocksMemory(self.settings)
         self._memory.join(self)
-        self._wall_clock = wall_clock
         sweep(self.settings.folder)  # what killed processes have left
         self._folder = StateFolder(self.settings.folder)
         self._addresses = Addresses(key_type, key_groups, max_parallelism)
-        self._current = CurrentKey()
-        self._states: dict[str, tuple[Declaration, RocksTable, Handle]] = {}
         self._store = RocksStore(self._folder.new("db"), self._options)
+        self._swept: deque[RocksTable] = deque()  # the tables whose entries expire; the first is swept next
+        self._swept_to = group_prefix(key_groups.start)  # of the first one
 
     def _options(self) -> Options:
         return database_options(self.settings, self._memory)
@@ -103,32 +94,47 @@ class RocksStateBackend(KeyedStateBackend):
     # -- the contract ----------------------------------------------------------------------------------------------
 
     def bind(self, declaration: Declaration, columnar: bool = False) -> Handle:
-        state = self._states.get(declaration.name)
-        if state is None:
+        if declaration.name not in self._states:
             self._memory.states += 1
-            state = self._states[declaration.name] = (declaration, *self._new_state(declaration, columnar))
+            super().bind(declaration, columnar)
             self._memory.resize()
-        return state[2]
+        return super().bind(declaration, columnar)
 
-    def _new_state(self, declaration: Declaration, columnar: bool) -> tuple[RocksTable, Handle]:
-        surroundings = (self._store, self._addresses, self._current, self._memory.share)
-        if isinstance(declaration, ListState):
-            lists = RocksLists(declaration, *surroundings)
-            return lists, RocksList(declaration, lists)
-        if isinstance(declaration, MapState):
-            maps = RocksMaps(declaration, *surroundings)
-            return maps, RocksMap(declaration, maps)
-        if isinstance(declaration, ValueState) and columnar and declaration.value_type.numpy is not None:
-            columns = RocksColumns(declaration, *surroundings)
+    def _new_value(self, declaration: StoredValue, columnar: bool) -> tuple[RocksTable, ValueHandle[Any]]:
+        if declaration.ttl is not None:
+            expiring = self._expiring(RocksValues(declaration, *self._surroundings()))
+            return expiring, ExpiringValue(declaration, expiring, self.key_type, self._around(declaration))
+        if columnar and isinstance(declaration, ValueState) and declaration.value_type.numpy is not None:
+            columns = RocksColumns(declaration, *self._surroundings())
             return columns, RocksColumnValue(declaration, columns)
-        assert isinstance(declaration, StoredValue)
-        values = RocksValues(declaration, *surroundings)
-        value = rocks_value(declaration, values)
-        if isinstance(declaration, ReducingState):
-            return values, FoldedReducing(declaration, value)
-        if isinstance(declaration, AggregatingState):
-            return values, FoldedAggregating(declaration, value)
-        return values, value
+        values = RocksValues(declaration, *self._surroundings())
+        return values, rocks_value(declaration, values)
+
+    def _new_list(self, declaration: ListState[Any]) -> tuple[RocksTable, Handle]:
+        lists = RocksLists(declaration, *self._surroundings())
+        if declaration.ttl is not None:
+            return self._expiring(lists), ExpiringList(lists, self._around(declaration))
+        return lists, RocksList(declaration, lists)
+
+    def _new_map(self, declaration: MapState[Any, Any]) -> tuple[RocksTable, Handle]:
+        maps = RocksMaps(declaration, *self._surroundings())
+        if declaration.ttl is not None:
+            admit_key = Intake(declaration, maps.keys).admit
+            return self._expiring(maps), ExpiringMap(maps, replace(self._around(declaration), admit_key=admit_key))
+        return maps, RocksMap(declaration, maps)
+
+    def _surroundings(self) -> tuple[Any, ...]:
+        return (self._store, self._addresses, self._current, self._memory.share)
+
+    def _expiring(self, table: TableT) -> TableT:
+        self._swept.append(table)
+        return table
+
+    def _around(self, declaration: Declaration) -> Surroundings:
+        assert declaration.ttl is not None
+        cells = cells_of(declaration.value_type)
+        lifetime = Lifetime(declaration.ttl, self._wall_clock)
+        return Surroundings(self._current_key, lifetime, Intake(declaration, cells).admit, cells.give)
 
     def resize(self) -> None:
         """The share of memory has changed."""
@@ -138,53 +144,34 @@ class RocksStateBackend(KeyedStateBackend):
     def set_current_key(self, key: Hashable) -> None:
         self._current.key = key
 
-    def set_current_namespace(self, namespace: bytes) -> None:
-        current = self._current
-        if current.key is not NO_KEY:
-            current.key = in_namespace(bare_key(current.key), namespace)
-
-    def clear_current_key(self) -> None:
-        self._current.unset()
-
     def snapshot(self) -> RocksSnapshot:
         self._store.settle()
         formats = [row_format(declaration) for declaration, _, _ in self._states.values()]
         changes = [(table.family, table.take_changes()) for _, table, _ in self._states.values()]
-        snapshot = RocksSnapshot(self._store, changes, formats, self.key_groups, self._folder.new("chk"), self._options)
+        snapshot = RocksSnapshot(
+            self._store, changes, formats, self.key_groups, self._folder.new("chk"), self._options, self._now_ms()
+        )
         self._store.hand_over(snapshot.settle)
         return snapshot
 
-    def restore(
-        self, state_name: str, kind: str, batches: Iterable[pa.RecordBatch], *, only_own_key_groups: bool = False
-    ) -> None:
-        declaration, table = self._declared(state_name, kind)
-        reader = SectionReader(declaration, self.key_type, int(self._wall_clock() * 1000))
-        for rows in batches:
-            own = reader.only(rows, self.key_groups, self.max_parallelism) if only_own_key_groups else rows
-            table.load(reader.live(own), reader)
-
-    def _declared(self, state_name: str, kind: str) -> tuple[Declaration, RocksTable]:
-        state = self._states.get(state_name)
-        if state is None:
-            raise ConfigurationError(
-                f"the checkpoint holds a {kind} state {state_name!r}, which the operator no longer declares; it "
-                f"declares {sorted(self._states) or 'none'}. Declare it again, or start without this operator's "
-                "state under another uid.",
-                state=state_name,
-            )
-        if state[0].kind != kind:
-            raise ConfigurationError(
-                f"the checkpoint holds {state_name!r} as a {kind} state, but it is declared as a {state[0].kind} state "
-                f"at {state[0].line}. Declare it as it was, or give the new state another name.",
-                state=state_name,
-            )
-        return state[0], state[1]
-
-    def entries(self, state_name: str) -> Iterator[tuple[Hashable, Any]]:
-        return self._states[state_name][1].entries()
-
-    def keys(self, state_name: str) -> Iterator[Hashable]:
-        return self._states[state_name][1].live_keys()
+    def clean_up(self, budget_entries: int) -> int:
+        """Rows, of which a list may have several elements in one. Nothing is done while a snapshot is unsettled: to write
+        now would make the task wait for it."""
+        if not self._swept or not self._store.is_settled:
+            return 0
+        removed, now = 0, self._now_ms()
+        for _ in range(len(self._swept)):
+            go_on, looked_at, changed = self._swept[0].sweep(self._swept_to, budget_entries, now)
+            removed += changed
+            budget_entries -= looked_at
+            if go_on is not None:
+                self._swept_to = go_on
+                break
+            self._swept.rotate(-1)
+            self._swept_to = group_prefix(self.key_groups.start)
+            if budget_entries <= 0:
+                break
+        return removed
 
     def state_size(self) -> dict[str, int]:
         """RocksDB's estimate of the number of rows: elements added together are one, each entry of a map is one."""
@@ -303,8 +290,10 @@ class RocksSnapshot(KeyedSnapshot):
         key_groups: range,
         folder: Path,
         options: Callable[[], Options],
+        now_ms: int,
     ) -> None:
         self._store = store
+        self._now_ms = now_ms
         self._changes = changes
         self._formats = formats
         self._key_groups = key_groups
@@ -324,7 +313,7 @@ class RocksSnapshot(KeyedSnapshot):
         self._settled()
         with StoredStates(self._folder, self._options) as states:
             for written in self._formats:
-                yield from stored_sections(states, written, self._key_groups)
+                yield from stored_sections(states, written, self._key_groups, self._now_ms)
 
     def files(self) -> list[LocalFile]:
         """The files to keep, until `release`. Tables never change under their name."""

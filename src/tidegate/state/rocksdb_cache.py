@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.state.heap_tables import NO_KEY, CurrentKey, refuse_without_key
 from tidegate.state.namespaces import is_namespaced
+from tidegate.state.rocksdb_expiring import expiry_of, live_cell
 from tidegate.state.rocksdb_keys import group_prefix
 
 if TYPE_CHECKING:
@@ -81,6 +82,11 @@ class Generations:
         self.young.pop(key, None)
         self.old.pop(key, None)
 
+    def peek(self, key: Any) -> Any:
+        """As `find`, but not a use of it."""
+        found = self.young.get(key, MISSING)
+        return self.old.get(key, MISSING) if found is MISSING else found
+
     def grow(self, size_bytes: int) -> None:
         """Something in `young` has become larger."""
         self.weight_bytes += size_bytes
@@ -134,12 +140,55 @@ class RocksTable(ABC):
         for address, of_key in self._rows_by_address():
             yield self.addresses.table_key(address), self._value_in(address, of_key)
 
-    def live_keys(self) -> Iterator[Any]:
-        """The keys in the empty namespace, from the rows as they are at the first step."""
-        for address, _ in self._rows_by_address():
+    def live_keys(self, now_ms: int) -> Iterator[Any]:
+        """The keys in the empty namespace with something that has not expired, from the rows as they are at the first step."""
+        expires = self.declaration.ttl is not None
+        for address, rows in self._rows_by_address():
             key = self.addresses.table_key(address)
-            if not is_namespaced(key):
+            if not is_namespaced(key) and (not expires or any(self.is_live(cell, now_ms) for _, cell in rows)):
                 yield key
+
+    # -- with a TTL ------------------------------------------------------------------------------------------------
+
+    def is_live(self, cell: bytes, now_ms: int) -> bool:
+        """Whether a row still has something that has not expired."""
+        return expiry_of(cell) > now_ms
+
+    def swept(self, cell: bytes, now_ms: int) -> tuple[bytes | None, int, int]:
+        """What is to stay of a row (None: nothing), how many entries it has, how many of them have expired."""
+        kept = live_cell(cell, now_ms)
+        return kept, 1, int(kept is None)
+
+    def forget_expired(self, row_key: bytes, now_ms: int) -> None:
+        """What is in memory of a row that was swept goes, unless it is newer."""
+        raise NotImplementedError
+
+    def sweep(self, start: bytes, budget_entries: int, now_ms: int) -> tuple[bytes | None, int, int]:
+        """Delete what has expired of the next rows from `start` on: where to go on (None: at the end), how many entries were
+        looked at and how many forgotten. At most so many entries, but a row whole: a list may have many in one.
+
+        Only when the store is settled: then a row is the newest that there is of it, but for what is changed and not
+        written, which is written later.
+        """
+        looked_at = forgotten = 0
+        changed: list[Row] = []
+        go_on: bytes | None = None
+        stop = group_prefix(self.addresses.own.stop)
+        for row_key, cell in self.family.scan_between(start, stop) if self.family.holds_rows else ():
+            kept, entries, expired = self.swept(cell, now_ms)
+            looked_at += entries
+            if expired:
+                forgotten += expired
+                changed.append((row_key, kept))
+            if looked_at >= budget_entries:
+                go_on = row_key + b"\x00"
+                break
+        if changed:
+            with self.store.lock:
+                self.family.write(changed)
+            for row_key, _ in changed:
+                self.forget_expired(row_key, now_ms)
+        return go_on, looked_at, forgotten
 
     def _rows_by_address(self) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]]]]:
         self.write_out()

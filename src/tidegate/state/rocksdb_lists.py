@@ -7,18 +7,20 @@ this, which rocksdict does not have.) A list that is read and has many rows is w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegate.state.handles import ListHandle
 from tidegate.state.rocksdb_cache import ENTRY_BYTES, MISSING, Changes, Generations, RocksTable
-from tidegate.state.rocksdb_rows import Cells, cells_of, decode_elements, encode_elements
+from tidegate.state.rocksdb_expiring import cells_for, expiry_of, live_elements
+from tidegate.state.rocksdb_rows import Cells, decode_elements, encode_elements
 from tidegate.state.rocksdb_values import Intake
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidegate.state.declarations import ListState
+    from tidegate.state.expiring import Pair
     from tidegate.state.rocksdb_keys import Addresses
     from tidegate.state.rocksdb_store import Family, Row
     from tidegate.state.sections import SectionReader
@@ -70,7 +72,7 @@ class RocksLists(RocksTable):
 
     def __init__(self, declaration: ListState[Any], *surroundings: Any) -> None:
         super().__init__(declaration, *surroundings)
-        self.cells = cells_of(declaration.value_type)
+        self.cells = cells_for(declaration)
         self._wholes = Generations(self._settle, self._size_of)  #: whole lists, with all changes
         self._dirty: dict[Any, ListChange] = {}
         self._dirty_bytes = 0
@@ -158,16 +160,36 @@ class RocksLists(RocksTable):
 
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         addresses = self.addresses.of_many(reader.keys(rows), self.declaration.name)
-        admit, to_cell = self.cells.admit, self.cells.to_cell
-        first = bytes(SEQUENCE_BYTES)
+        to_cell, first = self.cells.to_cell, bytes(SEQUENCE_BYTES)
+        lists = self.cells.admit_stored_lists(rows, reader)
         with self.store.lock:
             self.family.write(
                 [
-                    (address + first, encode_elements([to_cell(admit(element)) for element in elements]))
-                    for address, elements in zip(addresses, reader.lists(rows), strict=True)
+                    (address + first, encode_elements(list(map(to_cell, elements))))
+                    for address, elements in zip(addresses, lists, strict=True)
                     if elements
                 ]
             )
+
+    # -- with a TTL, elements are pairs (state/expiring.py) ----------------------------------------------------------
+
+    def pairs_of(self, key: Any) -> Sequence[Pair]:
+        return self.whole(key)
+
+    def add_pairs(self, key: Any, pairs: list[Pair]) -> None:
+        self.add(key, pairs)
+
+    def replace_pairs(self, key: Any, pairs: list[Pair]) -> None:
+        self.replace(key, pairs)
+
+    def is_live(self, cell: bytes, now_ms: int) -> bool:
+        return any(expiry_of(element) > now_ms for element in decode_elements(cell))
+
+    def swept(self, cell: bytes, now_ms: int) -> tuple[bytes | None, int, int]:
+        return live_elements(cell, now_ms)
+
+    def forget_expired(self, row_key: bytes, now_ms: int) -> None:
+        self._wholes.forget(self.addresses.table_key(self._address_in(row_key)))
 
 
 class RocksList(ListHandle[T]):

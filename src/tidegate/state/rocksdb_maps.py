@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidegate.errors import TypeDeclarationError
 from tidegate.state.declarations import ABSENT
 from tidegate.state.handles import MapHandle
 from tidegate.state.rocksdb_cache import ENTRY_BYTES, MISSING, Changes, Generations, RocksTable
+from tidegate.state.rocksdb_expiring import cells_for
 from tidegate.state.rocksdb_keys import address_in
-from tidegate.state.rocksdb_rows import Cells, MapKeys, cells_of
+from tidegate.state.rocksdb_rows import Cells, MapKeys
 from tidegate.state.rocksdb_values import Intake
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidegate.state.declarations import MapState
+    from tidegate.state.expiring import Pair
     from tidegate.state.rocksdb_keys import Addresses
     from tidegate.state.rocksdb_store import Family, Row
     from tidegate.state.sections import SectionReader
@@ -91,7 +92,7 @@ class RocksMaps(RocksTable):
     def __init__(self, declaration: MapState[Any, Any], *surroundings: Any) -> None:
         super().__init__(declaration, *surroundings)
         self.keys = MapKeys(declaration.key_type)
-        self.cells = cells_of(declaration.value_type)
+        self.cells = cells_for(declaration)
         self._known = Generations(self._settle, self._size_of_map)
         self._dirty: dict[Any, MapChange] = {}
         self._dirty_bytes = 0
@@ -165,6 +166,11 @@ class RocksMaps(RocksTable):
         rows = self.family.scan(address)
         return ((of_key(row_key[len(address) :]), of_cell(cell)) for row_key, cell in rows)
 
+    def seen(self, key: Any) -> Iterable[tuple[Any, Any]]:
+        """The entries as they are now; what is changed later is not seen."""
+        entries = self.whole(key)
+        return list(entries.items()) if entries is not None else self.walk(key)
+
     def _note(self, known: KnownMap, entries: dict[Any, Any]) -> int:
         """Add to what is known of a map; returns the size of it."""
         size = 0
@@ -226,37 +232,52 @@ class RocksMaps(RocksTable):
 
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         addresses = self.addresses.of_many(reader.keys(rows), self.declaration.name)
-        admit, to_cell, key_to_cell = self.cells.admit, self.cells.to_cell, self.keys.to_cell
-        admit_key = self.keys.admit
-        entries = zip(addresses, reader.map_keys(rows), reader.values(rows), strict=True)
+        to_cell, key_to_cell, admit_key = self.cells.to_cell, self.keys.to_cell, self.keys.admit
+        entries = zip(addresses, reader.map_keys(rows), self.cells.admit_stored(rows, reader), strict=True)
         with self.store.lock:
             self.family.write(
-                {
-                    address + key_to_cell(admit_key(key)): to_cell(admit(value)) for address, key, value in entries
-                }.items()
+                {address + key_to_cell(admit_key(key)): to_cell(kept) for address, key, kept in entries}.items()
             )
+
+    # -- with a TTL, values are pairs (state/expiring.py) ------------------------------------------------------------
+
+    def pair_of(self, key: Any, map_key: Any) -> Pair | None:
+        kept = self.entry(key, map_key)
+        return None if kept is ABSENT else kept
+
+    def pairs_of(self, key: Any) -> Iterable[tuple[Any, Pair]]:
+        return self.seen(key)
+
+    def put_pairs(self, key: Any, pairs: dict[Any, Pair]) -> None:
+        if pairs:
+            self.put(key, pairs)
+
+    def remove_pair(self, key: Any, map_key: Any) -> None:
+        self.put(key, {map_key: ABSENT})
+
+    def drop(self, key: Any) -> None:
+        self.clear(key)
+
+    def forget_expired(self, row_key: bytes, now_ms: int) -> None:
+        address = address_in(row_key)
+        known = self._known.peek(self.addresses.table_key(address))
+        if known is not MISSING:
+            map_key = self.keys.of_cell(row_key[len(address) :])
+            pair = known.entries.get(map_key, ABSENT)
+            if pair is not ABSENT and pair[1] <= now_ms:
+                del known.entries[map_key]
 
 
 class RocksMap(MapHandle[K, V]):
     """Map state."""
 
-    __slots__ = ("_admit", "_declaration", "_give", "_keys", "_table")
+    __slots__ = ("_admit", "_give", "_key", "_table")
 
     def __init__(self, declaration: MapState[K, V], table: RocksMaps) -> None:
-        self._declaration = declaration
         self._table = table
-        self._keys = table.keys
+        self._key = Intake(declaration, table.keys).admit
         self._admit = Intake(declaration, table.cells).admit
         self._give = table.cells.give
-
-    def _key(self, key: Any) -> Any:
-        try:
-            return self._keys.admit(key)
-        except TypeDeclarationError as error:
-            raise TypeDeclarationError(
-                f"state {self._declaration.name!r} ({self._declaration.line}): {error.message}",
-                **{**error.context, "state": self._declaration.name},
-            ) from None
 
     def get(self, key: K, default: V | None = None) -> V | None:
         kept = self._table.entry(self._table.current_key(), self._key(key))
@@ -289,10 +310,7 @@ class RocksMap(MapHandle[K, V]):
         return (give(kept) for _, kept in self._walk())
 
     def _walk(self) -> Iterable[tuple[Any, Any]]:
-        """The entries as they are now; what is changed meanwhile is not seen."""
-        key = self._table.current_key()
-        entries = self._table.whole(key)
-        return list(entries.items()) if entries is not None else self._table.walk(key)
+        return self._table.seen(self._table.current_key())
 
     def clear(self) -> None:
         self._table.clear(self._table.current_key())

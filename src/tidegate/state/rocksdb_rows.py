@@ -12,6 +12,7 @@ column without the class that wrote it:
 
     int64, float64, bool   8, 8, 1 bytes, little-endian        text, binary   the bytes
     plain                  msgpack (state/rocksdb_plain.py)    ipc            an Arrow record batch message of one row
+    expiring <layout>      a moment and the cell of that layout: states with a TTL (state/rocksdb_expiring.py)
 
 Cells of one type are equal where the values are, so a map's key can be looked up by its cell: -0.0 is 0.0, all NaN are
 one, Decimals are without trailing zeros. That holds for keys of maps only; values keep what they are.
@@ -22,7 +23,7 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -31,11 +32,14 @@ import pyarrow.types as pat
 
 from tidegate.errors import CheckpointDamaged
 from tidegate.state.key_codec import NAN, canonical_decimal
-from tidegate.state.rocksdb_plain import NotPlain, PlainForm, column_of_plain, offsets_of, plain_form
+from tidegate.state.rocksdb_plain import NotPlain, PlainForm, column_of_plain, plain_form
 from tidegate.types import DataType
 from tidegate.types.containers import DataclassType, OptionalType, TupleType
 from tidegate.types.pickled import PickledType
 from tidegate.types.scalars import INT64_MAX, INT64_MIN, ScalarType
+
+if TYPE_CHECKING:
+    from tidegate.state.sections import SectionReader
 
 ROW_FORMAT_VERSION = 1
 
@@ -76,6 +80,13 @@ class Cells(ABC):
     def size_of(self, kept: Any) -> int:
         """About how many bytes of memory it takes beyond a small object."""
         return len(kept) if kept.__class__ is bytes or kept.__class__ is str else 0
+
+    def admit_stored(self, rows: pa.RecordBatch, reader: SectionReader) -> list[Any]:
+        """The values of stored rows."""
+        return [self.admit(value) for value in reader.values(rows)]
+
+    def admit_stored_lists(self, rows: pa.RecordBatch, reader: SectionReader) -> list[list[Any]]:
+        return [[self.admit(element) for element in elements] for elements in reader.lists(rows)]
 
     def _converted(self, value: Any) -> Any:
         """Through the stored form and back: converts what fits without loss, raises for the rest."""
@@ -352,12 +363,6 @@ def column_of_cells(layout: str, arrow: pa.DataType, cells: Sequence[bytes]) -> 
     except (msgspec.MsgspecError, pa.ArrowException, ValueError, IndexError, TypeError) as error:
         raise CheckpointDamaged(f"stored values of {layout} layout cannot be read as {arrow}: {error}") from error
     raise CheckpointDamaged(f"stored values have the layout {layout!r}, which this release does not know.")
-
-
-def column_of_lists(layout: str, arrow: pa.DataType, lists: Sequence[Sequence[bytes]]) -> pa.Array:
-    """Lists of elements' cells as a list column; `arrow` is that of an element."""
-    flat = column_of_cells(layout, arrow, [cell for cells in lists for cell in cells])
-    return pa.ListArray.from_arrays(offsets_of([len(cells) for cells in lists]), flat)
 
 
 def _ipc_schema(arrow: pa.DataType) -> pa.Schema:

@@ -15,9 +15,11 @@ import pyarrow as pa
 
 from tidegate.ids import KeyGroup
 from tidegate.state.backend import Section
+from tidegate.state.rocksdb_expiring import EXPIRING, live_cell, live_elements, without_expiries
 from tidegate.state.rocksdb_keys import GROUP_BYTES, address_in, group_of, group_prefix, parts_of
 from tidegate.state.rocksdb_lists import SEQUENCE_BYTES
-from tidegate.state.rocksdb_rows import column_of_cells, column_of_lists, decode_elements
+from tidegate.state.rocksdb_plain import offsets_of
+from tidegate.state.rocksdb_rows import column_of_cells, decode_elements
 from tidegate.state.sections import PIECE_ROWS
 
 if TYPE_CHECKING:
@@ -27,13 +29,21 @@ if TYPE_CHECKING:
     Parts = tuple[bytes, bytes]  # key, namespace
 
 
-def stored_sections(stored: StoredStates, written: RowFormat, key_groups: range) -> Iterator[Section]:
-    """Of one state, key groups ascending."""
+def stored_sections(stored: StoredStates, written: RowFormat, key_groups: range, now_ms: int = 0) -> Iterator[Section]:
+    """Of one state, key groups ascending, without what has expired at `now_ms`."""
     rows = stored.rows_between(written.name, group_prefix(key_groups.start), group_prefix(key_groups.stop))
-    for group, group_rows in groupby(rows, key=lambda row: row[0][:GROUP_BYTES]):
+    live = _live(written, rows, now_ms) if written.layout.startswith(EXPIRING) else rows
+    for group, group_rows in groupby(live, key=lambda row: row[0][:GROUP_BYTES]):
         batches = list(_batches(written, group_rows))
         (batch,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
         yield Section(written.name, written.kind, KeyGroup(group_of(group)), batch)
+
+
+def _live(written: RowFormat, rows: Iterator[RowPair], now_ms: int) -> Iterator[RowPair]:
+    for row_key, stored in rows:
+        cell = live_elements(stored, now_ms)[0] if written.kind == "list" else live_cell(stored, now_ms)
+        if cell is not None:
+            yield row_key, cell
 
 
 def _batches(written: RowFormat, rows: Iterator[RowPair]) -> Iterator[pa.RecordBatch]:
@@ -52,8 +62,9 @@ def _batches(written: RowFormat, rows: Iterator[RowPair]) -> Iterator[pa.RecordB
 
 
 def _value_columns(written: RowFormat, rows: list[RowPair]) -> pa.RecordBatch:
-    column = column_of_cells(written.layout, written.schema.field("value").type, [cell for _, cell in rows])
-    return _batch([parts_of(row_key) for row_key, _ in rows], {"value": column})
+    layout, cells, expiries = without_expiries(written.layout, [cell for _, cell in rows])
+    column = column_of_cells(layout, written.schema.field("value").type, cells)
+    return _batch([parts_of(row_key) for row_key, _ in rows], {"value": column}, _int64(expiries))
 
 
 def _list_columns(written: RowFormat, rows: list[RowPair]) -> pa.RecordBatch:
@@ -62,7 +73,12 @@ def _list_columns(written: RowFormat, rows: list[RowPair]) -> pa.RecordBatch:
     for address, parts in groupby(rows, key=lambda row: row[0][:-SEQUENCE_BYTES]):
         keys.append(parts_of(address))
         lists.append([cell for _, row in parts for cell in decode_elements(row)])
-    return _batch(keys, {"value": column_of_lists(written.layout, written.schema.field("value").type, lists)})
+    layout, cells, expiries = without_expiries(written.layout, [cell for cells in lists for cell in cells])
+    offsets = offsets_of([len(cells) for cells in lists])
+    flat = column_of_cells(layout, written.schema.field("value").type, cells)
+    column = pa.ListArray.from_arrays(offsets, flat)
+    expiry = None if expiries is None else pa.ListArray.from_arrays(offsets, _int64(expiries))
+    return _batch(keys, {"value": column}, expiry)
 
 
 def _map_columns(written: RowFormat, rows: list[RowPair]) -> pa.RecordBatch:
@@ -78,8 +94,9 @@ def _map_columns(written: RowFormat, rows: list[RowPair]) -> pa.RecordBatch:
         map_keys.append(row_key[len(address) :])
     schema = written.schema
     map_key_column = column_of_cells(written.map_key_layout, schema.field("map_key").type, map_keys)
-    value_column = column_of_cells(written.layout, schema.field("value").type, [cell for _, cell in rows])
-    return _batch(keys, {"map_key": map_key_column, "value": value_column})
+    layout, cells, expiries = without_expiries(written.layout, [cell for _, cell in rows])
+    value_column = column_of_cells(layout, schema.field("value").type, cells)
+    return _batch(keys, {"map_key": map_key_column, "value": value_column}, _int64(expiries))
 
 
 _COLUMNS = {
@@ -91,14 +108,20 @@ _COLUMNS = {
 }
 
 
-def _batch(keys: list[Parts], columns: dict[str, pa.Array]) -> pa.RecordBatch:
+def _int64(expiries: list[int] | None) -> pa.Array | None:
+    return None if expiries is None else pa.array(expiries, pa.int64())
+
+
+def _batch(keys: list[Parts], columns: dict[str, pa.Array], expiry: pa.Array | None) -> pa.RecordBatch:
+    if expiry is None:
+        expiry = pa.nulls(len(keys))
     fields = [pa.field("key", pa.binary(), nullable=False), pa.field("namespace", pa.binary(), nullable=False)]
     fields += [pa.field(name, column.type) for name, column in columns.items()]
-    fields.append(pa.field("expiry", pa.null()))
+    fields.append(pa.field("expiry", expiry.type))
     arrays = [
         pa.array([key for key, _ in keys], pa.binary()),
         pa.array([namespace for _, namespace in keys], pa.binary()),
         *columns.values(),
-        pa.nulls(len(keys)),
+        expiry,
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

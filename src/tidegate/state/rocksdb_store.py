@@ -34,6 +34,7 @@ from rocksdict import AccessType, Checkpoint, Options, Rdict, WriteBatch
 
 from tidegate.errors import CheckpointDamaged
 from tidegate.state.declarations import Declaration, MapState
+from tidegate.state.rocksdb_expiring import cells_for
 from tidegate.state.rocksdb_keys import end_of
 from tidegate.state.rocksdb_options import without_log
 from tidegate.state.rocksdb_rows import ROW_FORMAT_VERSION, cells_of
@@ -73,7 +74,7 @@ def row_format(declaration: Declaration) -> RowFormat:
         name=declaration.name,
         kind=declaration.kind,
         type=declaration.type_name,
-        layout=cells_of(declaration.value_type).layout,
+        layout=cells_for(declaration).layout,
         arrow=base64.b64encode(pa.schema(fields).serialize()).decode(),
         map_key_layout=map_key_layout,
     )

@@ -15,16 +15,17 @@ import pyarrow as pa
 
 from tidegate.errors import TypeDeclarationError
 from tidegate.state.declarations import ABSENT
-from tidegate.state.fitting import Fitter
+from tidegate.state.fitting import Fitter, column_of
 from tidegate.state.handles import ValueHandle
-from tidegate.state.heap_dict import column_of
 from tidegate.state.heap_tables import NO_KEY, refuse_without_key
 from tidegate.state.key_columns import normalised_keys
 from tidegate.state.rocksdb_cache import ENTRY_BYTES, MISSING, Changes, Generations, RocksTable
-from tidegate.state.rocksdb_rows import Cells, cells_of
+from tidegate.state.rocksdb_expiring import cells_for
+from tidegate.state.rocksdb_rows import Cells, MapKeys
 
 if TYPE_CHECKING:
     from tidegate.state.declarations import Declaration, StoredValue
+    from tidegate.state.expiring import Pair
     from tidegate.state.handles import Column
     from tidegate.state.rocksdb_keys import Addresses
     from tidegate.state.rocksdb_store import Family, Row
@@ -54,7 +55,7 @@ class RocksValues(RocksTable):
 
     def __init__(self, declaration: StoredValue, *surroundings: Any) -> None:
         super().__init__(declaration, *surroundings)
-        self.cells = cells_of(declaration.value_type)
+        self.cells = cells_for(declaration)
         self.dirty: dict[Any, Any] = {}
         self.dirty_bytes = 0  #: what was set since the last write, beyond ENTRY_BYTES for each key
         self.clean = Generations(self.store.settle, self._size_of)
@@ -153,12 +154,32 @@ class RocksValues(RocksTable):
 
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         addresses = self.addresses.of_many(reader.keys(rows), self.declaration.name)
-        admit, to_cell = self.cells.admit, self.cells.to_cell
+        stored = map(self.cells.to_cell, self.cells.admit_stored(rows, reader))
         with self.store.lock:
-            values = reader.values(rows)
-            self.family.write(
-                [(address, to_cell(admit(value))) for address, value in zip(addresses, values, strict=True)]
-            )
+            self.family.write(list(zip(addresses, stored, strict=True)))
+
+    # -- with a TTL, what is kept are pairs (state/expiring.py) ------------------------------------------------------
+
+    def find_pair(self, key: Any) -> Pair | None:
+        kept = self.dirty.get(key, MISSING)
+        if kept is MISSING:
+            kept = self.find(key)
+        return None if kept is ABSENT else kept
+
+    def find_pairs(self, keys: list[Any]) -> list[Pair | None]:
+        return [None if kept is ABSENT else kept for kept in self.find_many(keys)]
+
+    def put_pair(self, key: Any, pair: Pair) -> None:
+        self.put_sized(key, pair)
+
+    def drop(self, key: Any) -> None:
+        self.put(key, ABSENT)
+
+    def forget_expired(self, row_key: bytes, now_ms: int) -> None:
+        key = self.addresses.table_key(row_key)
+        known = self.clean.peek(key)
+        if known is not MISSING and known is not ABSENT and known[1] <= now_ms:
+            self.clean.forget(key)
 
 
 class Intake:
@@ -166,7 +187,7 @@ class Intake:
 
     __slots__ = ("_admit", "_declaration")
 
-    def __init__(self, declaration: Declaration, cells: Cells) -> None:
+    def __init__(self, declaration: Declaration, cells: Cells | MapKeys) -> None:
         self._declaration = declaration
         self._admit = cells.admit
 

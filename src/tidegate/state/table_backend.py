@@ -1,0 +1,151 @@
+"""What backends that keep a table for each state have in common: finding a state, refusing what does not fit it, restoring
+rows, walking keys. Executor, the task's thread."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from tidegate.errors import ConfigurationError
+from tidegate.state.backend import KeyedStateBackend
+from tidegate.state.declarations import (
+    AggregatingState,
+    Declaration,
+    ListState,
+    MapState,
+    ReducingState,
+    StoredValue,
+)
+from tidegate.state.folding import FoldedAggregating, FoldedReducing
+from tidegate.state.heap_tables import NO_KEY, CurrentKey, refuse_without_key
+from tidegate.state.namespaces import bare_key, in_namespace
+from tidegate.state.sections import SectionReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidegate.state.backend import Handle
+    from tidegate.state.handles import ValueHandle
+    from tidegate.state.keys import KeyType
+
+
+class StateTable(Protocol):
+    """All keys of one state."""
+
+    def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
+        """Add stored rows."""
+
+    def entries(self) -> Iterator[tuple[Hashable, Any]]:
+        """Every key with what it holds."""
+
+    def live_keys(self, now_ms: int) -> Iterator[Hashable]:
+        """The keys in the empty namespace that have something which has not expired."""
+
+
+TableT = TypeVar("TableT", bound=StateTable)
+
+
+class TableBackend(KeyedStateBackend, Generic[TableT]):
+    """Keyed state of one operator in one subtask: a table and a handle for each state.
+
+    `wall_clock` gives seconds since 1970; TTLs count by it.
+    """
+
+    def __init__(
+        self, key_type: KeyType, key_groups: range, max_parallelism: int, wall_clock: Callable[[], float]
+    ) -> None:
+        self.key_type = key_type
+        self.key_groups = key_groups
+        self.max_parallelism = max_parallelism
+        self._wall_clock = wall_clock
+        self._current = CurrentKey()
+        self._states: dict[str, tuple[Declaration, TableT, Handle]] = {}
+
+    # -- states ------------------------------------------------------------------------------------------------------
+
+    def bind(self, declaration: Declaration, columnar: bool = False) -> Handle:
+        state = self._states.get(declaration.name)
+        if state is None:
+            state = self._states[declaration.name] = (declaration, *self._new_state(declaration, columnar))
+        return state[2]
+
+    def _new_state(self, declaration: Declaration, columnar: bool) -> tuple[TableT, Handle]:
+        if isinstance(declaration, ListState):
+            return self._new_list(declaration)
+        if isinstance(declaration, MapState):
+            return self._new_map(declaration)
+        assert isinstance(declaration, StoredValue)
+        table, value = self._new_value(declaration, columnar)
+        if isinstance(declaration, ReducingState):
+            return table, FoldedReducing(declaration, value)
+        if isinstance(declaration, AggregatingState):
+            return table, FoldedAggregating(declaration, value)
+        return table, value
+
+    @abstractmethod
+    def _new_value(self, declaration: StoredValue, columnar: bool) -> tuple[TableT, ValueHandle[Any]]: ...
+
+    @abstractmethod
+    def _new_list(self, declaration: ListState[Any]) -> tuple[TableT, Handle]: ...
+
+    @abstractmethod
+    def _new_map(self, declaration: MapState[Any, Any]) -> tuple[TableT, Handle]: ...
+
+    def _declared(self, state_name: str, kind: str) -> tuple[Declaration, TableT]:
+        """:raises ConfigurationError: for stored state that is not declared any more, or as another kind."""
+        state = self._states.get(state_name)
+        if state is None:
+            raise ConfigurationError(
+                f"the checkpoint holds a {kind} state {state_name!r}, which the operator no longer declares; it "
+                f"declares {sorted(self._states) or 'none'}. Declare it again, or start without this operator's "
+                "state under another uid.",
+                state=state_name,
+            )
+        if state[0].kind != kind:
+            raise ConfigurationError(
+                f"the checkpoint holds {state_name!r} as a {kind} state, but it is declared as a {state[0].kind} state "
+                f"at {state[0].line}. Declare it as it was, or give the new state another name.",
+                state=state_name,
+            )
+        return state[0], state[1]
+
+    # -- keys --------------------------------------------------------------------------------------------------------
+
+    def set_current_namespace(self, namespace: bytes) -> None:
+        current = self._current
+        if current.key is not NO_KEY:
+            self._set_table_key(in_namespace(bare_key(current.key), namespace))
+
+    def _set_table_key(self, table_key: Hashable) -> None:
+        self._current.key = table_key
+
+    def clear_current_key(self) -> None:
+        self._current.unset()
+
+    def _current_key(self) -> Any:
+        """For handles off the fast path. :raises ConfigurationError: when no key is current."""
+        key = self._current.key
+        if key is NO_KEY:
+            refuse_without_key()
+        return key
+
+    def entries(self, state_name: str) -> Iterator[tuple[Hashable, Any]]:
+        return self._states[state_name][1].entries()
+
+    def keys(self, state_name: str) -> Iterator[Hashable]:
+        return self._states[state_name][1].live_keys(self._now_ms())
+
+    # -- snapshots ---------------------------------------------------------------------------------------------------
+
+    def restore(
+        self, state_name: str, kind: str, batches: Iterable[pa.RecordBatch], *, only_own_key_groups: bool = False
+    ) -> None:
+        declaration, table = self._declared(state_name, kind)
+        reader = SectionReader(declaration, self.key_type, self._now_ms())
+        for rows in batches:
+            own = reader.only(rows, self.key_groups, self.max_parallelism) if only_own_key_groups else rows
+            table.load(reader.live(own), reader)
+
+    def _now_ms(self) -> int:
+        return int(self._wall_clock() * 1000)
