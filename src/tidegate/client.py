@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from typing import Any
 
 from tidegate.connectors.collect_sink import CollectedResults
 from tidegate.coordinator.execution import JobExecution
 from tidegate.coordinator.observing import CheckpointStatistics, JobStatus, JobView, Observer
 from tidegate.coordinator.requested import RequestedCheckpoint
+from tidegate.coordinator.savepoints import Rescaled, Savepoint, SavepointRequest, savepoint_request
 from tidegate.durations import Duration, seconds
 from tidegate.errors import ConfigurationError
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import SlotId
+from tidegate.protocol.checkpointing import StopMode
 from tidegate.wire.handshake import Hello
 
 
 class JobClient:
-    """Status, wait, cancel, checkpoints, results."""
+    """Status, wait, cancel, checkpoints, savepoints, results."""
 
-    def __init__(self, name: str, execution: JobExecution, view: JobView, results: CollectedResults) -> None:
+    def __init__(
+        self,
+        name: str,
+        execution: JobExecution,
+        view: JobView,
+        results: CollectedResults,
+        savepoint_dir: str | None = None,
+    ) -> None:
         self.name = name
         self.view = view  #: everything that displays show
         self.url: str | None = None  #: of the job's REST and dashboard; None: it has none
         self._execution = execution
         self._results = results
+        self._savepoint_dir = savepoint_dir
 
     @property
     def status(self) -> JobStatus:
@@ -67,6 +78,80 @@ class JobClient:
 
     def unsubscribe(self, listener: Observer) -> None:
         self.view.unsubscribe(listener)
+
+    # -- savepoints. Each call has a form that returns at once, with a future: for servers ------------------------------
+
+    def savepoint(
+        self, directory: str | None = None, *, format: str = "canonical", timeout: Duration | None = None
+    ) -> str:
+        """Take a savepoint while the job runs; where it is: a new folder in `directory`. `resume` takes that path.
+
+        "canonical" is Parquet and JSON, for every backend and reader; "native" is quicker, and only for Tidegate.
+
+        :raises SavepointFailed: the job goes on all the same.
+        """
+        path: str = self.request_savepoint(directory, format=format, timeout=timeout).result().path
+        return path
+
+    def request_savepoint(
+        self, directory: str | None = None, *, format: str = "canonical", timeout: Duration | None = None
+    ) -> Future[Savepoint]:
+        return self._ask(directory, format, None, timeout)
+
+    def stop(
+        self,
+        directory: str | None = None,
+        *,
+        drain: bool = False,
+        format: str = "canonical",
+        timeout: Duration | None = None,
+    ) -> str:
+        """Stop with a savepoint: sources stop, the savepoint is taken, sinks commit, the job ends FINISHED. Where it is.
+
+        Whoever resumes from it goes on exactly there. With `drain` the stream ends before: the last watermark passes,
+        every timer fires, `end_input` runs. That is for a job that will not go on.
+
+        :raises SavepointFailed: the job goes on. (A drain that fails begins again from the last checkpoint.)
+        :raises JobFailed: when the savepoint stands, but the job failed before its sinks had committed.
+        """
+        path: str = self.request_stop(directory, drain=drain, format=format, timeout=timeout).result().path
+        self.wait()
+        return path
+
+    def request_stop(
+        self,
+        directory: str | None = None,
+        *,
+        drain: bool = False,
+        format: str = "canonical",
+        timeout: Duration | None = None,
+    ) -> Future[Savepoint]:
+        """Answered when the savepoint stands; the job ends soon after (`wait`)."""
+        return self._ask(directory, format, StopMode.DRAIN if drain else StopMode.SUSPEND, timeout)
+
+    def rescale(self, parallelism: int, *, timeout: Duration | None = None) -> Rescaled:
+        """Go on with another parallelism: a checkpoint with stopped sources, then a start from it. Says how long the gap was.
+
+        :raises SavepointFailed: the job goes on as it was. :raises NotEnoughSlots: it goes on, too.
+        """
+        rescaled: Rescaled = self.request_rescale(parallelism, timeout=timeout).result()
+        return rescaled
+
+    def request_rescale(self, parallelism: int, *, timeout: Duration | None = None) -> Future[Rescaled]:
+        if not isinstance(parallelism, int) or parallelism < 1:
+            raise ConfigurationError(f"parallelism must be a positive integer, not {parallelism!r}")
+        limit = None if timeout is None else seconds(timeout, "rescale(timeout)")
+        request = SavepointRequest(None, stop=StopMode.RESCALE, timeout_s=limit, parallelism=parallelism)
+        self._execution.request_savepoint(request)
+        return request.future
+
+    def _ask(
+        self, directory: str | None, format: str, stop: StopMode | None, timeout: Duration | None
+    ) -> Future[Savepoint]:
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        request = savepoint_request(directory, self._savepoint_dir, format, stop, limit)
+        self._execution.request_savepoint(request)
+        return request.future
 
     def checkpoints(self) -> list[CheckpointStatistics]:
         """The newest last."""

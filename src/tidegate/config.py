@@ -58,6 +58,11 @@ class JobConfig:
     retained: int = 1
     resume: str | None = None
     allow_dropped_state: bool = False
+    claim_mode: str = (
+        "no-claim"  #: or "claim": what the job was started from is its own, and deleted when it is not needed
+    )
+    savepoint_dir: str | None = None  #: where savepoints go that name no place
+    retention: str = "retain"  #: of checkpoints when the job is canceled: "retain", or "delete"
     restart: RestartSettings = field(default_factory=RestartSettings)
     buffer_timeout_s: float = 0.010
     inbox_bytes: int = 2 << 20
@@ -90,8 +95,12 @@ class JobConfig:
             raise ConfigurationError(
                 'checkpoints need a storage: env.checkpointing(every="10s", storage="file:///...")'
             )
-        if self.resume is not None and self.storage is None:
+        if self.resume is not None and self.storage is None and "/" not in self.resume:
             raise ConfigurationError("resume needs the storage that holds the job's checkpoints")
+        if self.claim_mode not in ("claim", "no-claim"):
+            raise ConfigurationError(f'claim mode {self.claim_mode!r} is unknown: use "claim" or "no-claim"')
+        if self.retention not in ("retain", "delete"):
+            raise ConfigurationError(f'retention {self.retention!r} is unknown: use "retain" or "delete"')
         if self.interval_s is not None and self.interval_s < MINIMAL_INTERVAL_S:
             raise ConfigurationError(f"a checkpoint interval below {MINIMAL_INTERVAL_S * 1000:g} ms is not possible")
         if self.mode not in ("exactly-once", "at-least-once"):

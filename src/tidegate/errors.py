@@ -12,6 +12,7 @@ TidegateError
 |   |-- UserCodeFailed          by an exception in the user's code
 |   `-- CommitLost              a sink says that prepared data is neither committed nor committable
 |-- CheckpointFailed            a checkpoint that was asked for did not complete; the job may go on
+|-- SavepointFailed             a savepoint, a stop or a rescale could not be done; the job goes on
 |-- ConnectorError              a source or sink cannot do its work: unreachable, a bad line, a file that has changed
 |-- StorageError                checkpoint storage does not do what it must (unreachable, full, not shared)
 |   |-- CheckpointDamaged       a stored file is missing, cut short or changed
@@ -79,6 +80,9 @@ class CommitLost(JobFailed): ...
 
 
 class CheckpointFailed(TidegateError): ...
+
+
+class SavepointFailed(TidegateError): ...
 
 
 class ConnectorError(TidegateError): ...

@@ -97,7 +97,7 @@ def launch(env: StreamEnvironment, config: JobConfig) -> JobClient:
             results.accept(message.uid, message.subtask, message.topic, message.payload)
 
     execution = JobExecution(job, cluster, crash_points, on_driver_payload)
-    client = JobClient(env.name, execution, view, results)
+    client = JobClient(env.name, execution, view, results, config.savepoint_dir)
     if server is not None:
         from tidegate.rest.server import serve
 

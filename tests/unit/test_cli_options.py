@@ -150,7 +150,7 @@ def test_a_key_that_is_near_nothing_points_to_the_list() -> None:
     assert refusal("qqq=1") == "qqq (-D) is not a key that Tidegate knows. docs/configuration.md lists all keys."
 
 
-@pytest.mark.parametrize("key", ["execution.checkpointing.savepoint-dir", "state.backend.rocksdb.memory.managed"])
+@pytest.mark.parametrize("key", ["execution.checkpointing.unaligned.forced", "state.backend.rocksdb.memory.managed"])
 def test_a_key_of_flink_s_that_is_not_supported_is_refused_as_such(key: str) -> None:
     assert refusal(f"{key}=1") == f"{key} (-D) is a key of Flink's that Tidegate does not support yet"
 

@@ -75,11 +75,17 @@ class StreamEnvironment:
         retained: int = 1,
         resume: str | None = None,
         allow_dropped_state: bool = False,
+        claim: bool = False,
+        savepoints: str | None = None,
+        delete_on_cancel: bool = False,
     ) -> StreamEnvironment:
         """Checkpoint the job every so often into `storage` (file:///..., s3://..., gs://..., az://...).
 
         `resume="latest"` continues where the last run left off, if there was one; a path or "chk-17" continues from that
-        checkpoint. Without it, a folder in which the job has run before is refused.
+        checkpoint or savepoint, wherever it is. Without it, a folder in which the job has run before is refused.
+        `claim=True`: what it continues from becomes the job's own, which deletes it once newer checkpoints replace it.
+
+        `savepoints` is where savepoints go that name no place. `delete_on_cancel=True`: a canceled job keeps no checkpoints.
 
         `unaligned=True`: barriers overtake records, which become part of the checkpoint; for jobs under back-pressure. With
         `aligned_timeout` a checkpoint starts aligned and overtakes only when it takes longer. `mode="at-least-once"`
@@ -99,6 +105,9 @@ class StreamEnvironment:
             retained=retained,
             resume=resume,
             allow_dropped_state=allow_dropped_state,
+            claim_mode="claim" if claim else "no-claim",
+            savepoint_dir=savepoints,
+            retention="delete" if delete_on_cancel else "retain",
         )
         self._config.validate()
         return self

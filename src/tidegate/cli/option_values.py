@@ -88,6 +88,21 @@ def mode(text: str, where: str) -> str:
     return found.lower().replace("_", "-")
 
 
+def claim_mode(text: str, where: str) -> str:
+    found = text.strip().upper().replace("-", "_")
+    if found not in ("CLAIM", "NO_CLAIM"):
+        raise ConfigurationError(f"{where}: {text!r} is neither CLAIM nor NO_CLAIM")
+    return found.lower().replace("_", "-")
+
+
+def retention(text: str, where: str) -> str:
+    known = {"RETAIN_ON_CANCELLATION": "retain", "DELETE_ON_CANCELLATION": "delete"}
+    found = known.get(text.strip().upper().replace("-", "_"))
+    if found is None:
+        raise ConfigurationError(f"{where}: {text!r} is neither {' nor '.join(known)}")
+    return found
+
+
 def word(text: str, where: str) -> str:
     if not text.strip():
         raise ConfigurationError(f"{where}: the value is empty")

@@ -27,7 +27,8 @@ from tidegate.coordinator.observing import (
     operator_bytes,
 )
 from tidegate.coordinator.ports import Background, CrashPoints, SlotLinks
-from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt
+from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt, StoredCheckpoint
+from tidegate.coordinator.savepoints import Savepoint, SavepointDesk, SavepointRequest
 from tidegate.errors import (
     CommitLost,
     JobFailed,
@@ -46,11 +47,15 @@ from tidegate.protocol.checkpointing import (
     CheckpointStored,
     CheckpointStoreFailed,
     DiscardSnapshot,
+    DrainSources,
     Event,
     FailAttempt,
     FinishJob,
     NotifyAborted,
     NotifyComplete,
+    Purpose,
+    RefuseSavepoint,
+    SavepointRequested,
     SlotBecameReady,
     SlotCommitted,
     SlotEnded,
@@ -67,12 +72,14 @@ from tidegate.wire.control import (
     Committed,
     Complete,
     Decline,
+    Drain,
     Ended,
     Finish,
     FromSlot,
     Heartbeat,
     LastCounts,
     Ready,
+    SavepointOrder,
     SlotFailed,
     Start,
     ToDriver,
@@ -88,6 +95,13 @@ class AttemptFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptRescaled:
+    """Its last checkpoint is committed everywhere: go on with another plan."""
+
+    parallelism: int
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptEnded:
     """Failed. `permanent`: no restart can help, or none is allowed to."""
 
@@ -95,7 +109,7 @@ class AttemptEnded:
     permanent: bool = False
 
 
-Outcome = Union[AttemptFinished, AttemptEnded]
+Outcome = Union[AttemptFinished, AttemptRescaled, AttemptEnded]
 
 
 @dataclass(slots=True)
@@ -123,15 +137,19 @@ class Attempt:
     wall_clock: Callable[[], float]
     on_driver_payload: Callable[[ToDriver], None]
     timeouts: Timeouts = field(default_factory=Timeouts)
+    desk: SavepointDesk = field(default_factory=SavepointDesk)
+    commit_only: bool = False  #: the savepoint of a stop stands in the log: commit what it holds, and end
     outcome: Outcome | None = None
     scheduler: CheckpointScheduler = field(init=False)
     connected: dict[SlotId, float] = field(default_factory=dict, init=False)  #: when each was last heard
     running: bool = field(default=False, init=False)
+    halted_at: float = field(default=0.0, init=False)  #: when sources were told to stop, for a suspend or a rescale
     _began: float = field(init=False)
     _last_tick: float = field(init=False)
     _statistics: dict[int, CheckpointStatistics] = field(default_factory=dict, init=False)
     _triggered: dict[int, float] = field(default_factory=dict, init=False)
     _finishing: bool = field(default=False, init=False)
+    _orders: dict[CheckpointId, SavepointOrder] = field(default_factory=dict, init=False)  #: savepoints under way
 
     def __post_init__(self) -> None:
         self._began = self._last_tick = self.clock()
@@ -141,6 +159,8 @@ class Attempt:
             policy=self.policy,
             next_id=self.next_checkpoint_id,
             latest_completed=self.latest_completed,
+            final=self.latest_completed if self.commit_only else None,
+            final_purpose=Purpose.SUSPEND if self.commit_only else Purpose.FINAL,
         )
 
     # -- what happens -------------------------------------------------------------------------------------------
@@ -190,6 +210,10 @@ class Attempt:
     def request_checkpoint(self) -> None:
         self._decide(CheckpointRequested())
 
+    def request_savepoint(self, request: SavepointRequest) -> None:
+        number = self.desk.take(request)
+        self._decide(SavepointRequested(number, request.stop, request.timeout_s))
+
     def tick(self, all_heard: bool = True) -> None:
         """Time has passed. Silence counts only when everything that has arrived was heard."""
         if self.outcome is not None:
@@ -231,6 +255,13 @@ class Attempt:
         for slot in self.connected:
             self.links.send(slot, Cancel())
 
+    def abandon_savepoints(self) -> None:
+        """The attempt has ended: savepoints that it had under way will never be whole."""
+        for checkpoint, order in self._orders.items():
+            pending = self.scheduler.pending.get(checkpoint)
+            if pending is not None and not pending.storing:  # else it may stand in the log
+                self.recorder.discard_savepoint(order)
+
     # -- decisions ----------------------------------------------------------------------------------------------
 
     def _decide(self, event: Event) -> None:
@@ -240,7 +271,7 @@ class Attempt:
 
     def _act(self, action: Action) -> None:
         match action:
-            case TriggerCheckpoint(checkpoint, purpose):
+            case TriggerCheckpoint(checkpoint, purpose, number):
                 self._triggered[checkpoint] = self.clock()
                 self._publish(
                     CheckpointStatistics(
@@ -252,30 +283,54 @@ class Attempt:
                         slots=len(self.starts),
                     )
                 )
-                self._tell_all(Trigger(checkpoint, self.policy.unaligned_after_s))
+                order = self._order(checkpoint, purpose, number)
+                # What is to be read by another program, or for ever, is never unaligned.
+                if purpose.halts:
+                    self.halted_at = self.clock()
+                unaligned_after_s = None if order is not None or purpose.halts else self.policy.unaligned_after_s
+                self._tell_all(Trigger(checkpoint, unaligned_after_s, order, purpose.halts))
                 self.crash_points.reach("driver.triggered", None, checkpoint)
             case StoreCheckpoint():
                 triggered_at = self._statistics[action.checkpoint].triggered_at
                 self.storing.submit(lambda: self._store(action, triggered_at))
             case NotifyComplete(checkpoint):
                 self.crash_points.reach("driver.before-notify", None, checkpoint)
+                self._orders.pop(checkpoint, None)
                 self._tell_all(Complete(checkpoint))
                 self.crash_points.reach("driver.notified", None, checkpoint)
             case NotifyAborted(checkpoint, latest_completed, reason, detail):
                 log.warning("checkpoint %d was given up: %s (%s)", checkpoint, reason.value, detail)
                 self._publish_end(checkpoint, CheckpointStatus.FAILED, failure=f"{reason.value}: {detail}")
                 self._tell_all(Abort(checkpoint, latest_completed))
+                order = self._orders.pop(checkpoint, None)
+                if order is not None:
+                    self.storing.submit(lambda: self.recorder.discard_savepoint(order))
             case DiscardSnapshot(slot, checkpoint, _, answer):
                 log.info("the snapshot of slot %s for checkpoint %d is discarded: %s", slot, checkpoint, answer.value)
             case FailAttempt(reason):
                 self.fail(JobFailed(reason))
+            case DrainSources():
+                self._tell_all(Drain())
+            case RefuseSavepoint(number, reason):
+                log.warning("a savepoint was not taken: %s", reason)
+                self.desk.refuse(number, reason)
+            case FinishJob(Purpose.RESCALE):
+                self._rescaled()
             case FinishJob():
                 self._finishing = True
                 self.storing.submit(self._finish)
             case _:
                 assert_never(action)
 
-    def _tell_all(self, message: Trigger | Complete | Abort | Finish) -> None:
+    def _order(self, checkpoint: CheckpointId, purpose: Purpose, number: int | None) -> SavepointOrder | None:
+        if number is None or not purpose.is_savepoint:
+            return None
+        request = self.desk.open[number]
+        order = SavepointOrder(request.folder(self.recorder.plan.job, checkpoint), request.format)
+        self._orders[checkpoint] = order
+        return order
+
+    def _tell_all(self, message: Trigger | Drain | Complete | Abort | Finish) -> None:
         for slot in self.connected:
             self.links.send(slot, message)
 
@@ -283,8 +338,9 @@ class Attempt:
 
     def _store(self, action: StoreCheckpoint, triggered_at: float) -> None:
         checkpoint = action.checkpoint
+        order = self._orders.get(checkpoint)
         try:
-            stored = self.recorder.complete(self.id, checkpoint, action.purpose, action.snapshots, triggered_at)
+            stored = self.recorder.complete(self.id, checkpoint, action.purpose, action.snapshots, triggered_at, order)
         except Superseded as error:
             superseded = error
             self.post(lambda: self.fail(superseded, permanent=True))
@@ -297,13 +353,29 @@ class Attempt:
             reason = str(error)
             self.post(lambda: self._decide(CheckpointStoreFailed(checkpoint, reason)))
             return
-        self.post(lambda: self._stored(checkpoint, stored.size_bytes, stored.uri))
+        self.post(lambda: self._stored(action, stored))
         self.recorder.delete_dropped()
 
-    def _stored(self, checkpoint: CheckpointId, size_bytes: int, uri: str) -> None:
+    def _stored(self, action: StoreCheckpoint, stored: StoredCheckpoint) -> None:
+        checkpoint = action.checkpoint
+        if action.request is not None and action.purpose.is_savepoint:
+            self.desk.fulfil(action.request, Savepoint(stored.uri, checkpoint, stored.size_bytes))
         if self.outcome is None:
-            self._publish_end(checkpoint, CheckpointStatus.COMPLETED, size_bytes=size_bytes, path=uri)
+            self._publish_end(checkpoint, CheckpointStatus.COMPLETED, size_bytes=stored.size_bytes, path=stored.uri)
+            self._orders.pop(checkpoint, None)
             self._decide(CheckpointStored(checkpoint))
+
+    def _rescaled(self) -> None:
+        parallelism = self.desk.open[self.rescale_request].parallelism
+        assert parallelism is not None
+        if self.outcome is None:
+            self.outcome = AttemptRescaled(parallelism)
+            self._tell_all(Finish())
+
+    @property
+    def rescale_request(self) -> int:
+        assert self.scheduler.stop is not None
+        return self.scheduler.stop.request
 
     def _finish(self) -> None:
         try:

@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from tidegate.coordinator.attempt import Attempt, AttemptEnded, AttemptFinished, Timeouts
+from tidegate.coordinator.attempt import Attempt, AttemptEnded, AttemptFinished, AttemptRescaled, Timeouts
 from tidegate.coordinator.job import AttemptInputs, JobEnded, JobRun, RestartIn
 from tidegate.coordinator.observing import JobStatus, StatusChanged
 from tidegate.coordinator.ports import CrashPoints
+from tidegate.coordinator.savepoints import Rescaled, SavepointDesk, SavepointRequest, refuse
 from tidegate.coordinator.server import ControlServer
 from tidegate.errors import (
     CheckpointDamaged,
@@ -62,6 +63,12 @@ class Cluster(Protocol):
     ) -> RunningGang:
         """`on_end(completed, no_slots, message)` is called from another thread."""
 
+    def check_plan(self, plan: JobPlan) -> None:
+        """:raises NotEnoughSlots: when the cluster is too small for it."""
+
+    def use_plan(self, plan: JobPlan) -> None:
+        """For the gangs from now on."""
+
     def replace_executor(self, executor: str) -> None:
         """It does not answer: have it killed and replaced, where there is somebody who can."""
 
@@ -88,9 +95,12 @@ class JobExecution:
         self._waiting_for_slots = False
         self._hellos: dict[SlotId, Hello] = {}
         self._leaving: list[tuple[RunningGang, float]] = []  #: gangs whose tasks may still hold slots, and since when
+        self._desk = SavepointDesk()
+        self._rescaling: tuple[SavepointRequest, float] | None = None  #: and since when nothing is processed
         self._storing = _StoringThread(self._post)
         self.ended: JobEnded | None = None
         self.end_event = threading.Event()
+        self._ending = threading.Lock()
 
     # -- any thread -------------------------------------------------------------------------------------------------
 
@@ -104,6 +114,12 @@ class JobExecution:
     def plan(self) -> JobPlan:
         """As it runs now."""
         return self._job.plan
+
+    def request_savepoint(self, request: SavepointRequest) -> None:
+        """Its future is answered in any case."""
+        self._post(lambda: self._savepoint(request))
+        if self.end_event.is_set():
+            self._refuse_rest()
 
     def workers(self) -> dict[SlotId, Hello]:
         return dict(self._hellos)
@@ -120,6 +136,14 @@ class JobExecution:
         finally:
             self._storing.close()
             self.end_event.set()
+            self._refuse_rest()
+
+    def _refuse_rest(self) -> None:
+        """Nobody works on the queue any more, but whoever has asked waits for an answer."""
+        with self._ending:
+            while not self._queue.empty():
+                self._queue.get()()
+            self._desk.refuse_all("the job has ended")
 
     # -- the coordinator's thread -----------------------------------------------------------------------------------
 
@@ -143,12 +167,16 @@ class JobExecution:
                 if self._no_slots:
                     self._wait_for_slots()
                     continue
+                if isinstance(attempt.outcome, AttemptRescaled):
+                    self._rescaling = self._desk.open.pop(attempt.rescale_request), attempt.halted_at
+                self._desk.refuse_all("the attempt that was to take it has ended")
                 assert attempt.outcome is not None
                 decision = self._job.attempt_ended(attempt.outcome)
             match decision:
                 case JobEnded():
                     return decision
                 case RestartIn(seconds):
+                    self._cluster.use_plan(self._job.plan)
                     self._pause(seconds)
                     if self._cancel_requested:
                         return self._job.canceled()
@@ -174,6 +202,8 @@ class JobExecution:
             wall_clock=time.time,
             on_driver_payload=self._on_driver_payload,
             timeouts=Timeouts(self._job.config.start_timeout_s, self._job.config.heartbeat_timeout_s),
+            desk=self._desk,
+            commit_only=inputs.commit_only,
         )
         self._attempt = attempt
         gang = self._cluster.gang(
@@ -187,9 +217,11 @@ class JobExecution:
                 if time.monotonic() >= attempt.next_wake() - 1e-4 or self._queue.empty():
                     attempt.tick(all_heard=self._queue.empty())
                 self._replace_stuck_executors(attempt)
+                if self._rescaling is not None and attempt.running:
+                    self._rescaled(attempt)
                 if self._cancel_requested:
                     attempt.fail(JobFailed("canceled"))
-            if isinstance(attempt.outcome, AttemptFinished):
+            if isinstance(attempt.outcome, AttemptFinished | AttemptRescaled):
                 self._await_gang(FINISH_S)
         finally:
             self._job.used_ids_below(attempt.scheduler.next_id)
@@ -201,12 +233,34 @@ class JobExecution:
                 log.warning(
                     "tasks of attempt %s have not ended after %g s; going on without them", inputs.id, GANG_END_S
                 )
-            if not isinstance(attempt.outcome, AttemptFinished) and not self._no_slots:
+            if isinstance(attempt.outcome, AttemptEnded) and not self._no_slots:
                 self._leaving.append((gang, time.monotonic()))
             server.close()
             self._storing.drain()
+            attempt.abandon_savepoints()
             self._attempt = None
         return attempt
+
+    def _savepoint(self, request: SavepointRequest) -> None:
+        if self._attempt is None or not self._attempt.running:
+            refuse(request, f"the job is not running but {self._job.view.status.value}")
+            return
+        if request.parallelism is not None:
+            try:
+                self._cluster.check_plan(self._job.check_parallelism(request.parallelism))
+            except ConfigurationError as error:
+                request.future.set_exception(error)
+                return
+        self._attempt.request_savepoint(request)
+
+    def _rescaled(self, attempt: Attempt) -> None:
+        """All slots of the new plan are ready."""
+        assert self._rescaling is not None
+        request, since = self._rescaling
+        self._rescaling = None
+        gap_s = time.monotonic() - since
+        log.info("rescaled to parallelism %d; nothing was processed for %.2f s", request.parallelism, gap_s)
+        request.future.set_result(Rescaled(request.parallelism or 0, gap_s, attempt.latest_completed))
 
     def _replace_stuck_executors(self, attempt: Attempt) -> None:
         """An executor that is frozen keeps the slots of the last attempt, so this one starts only in part, and would wait.

@@ -4,6 +4,9 @@
                    ^              |
                    +- RESTARTING -+-> FAILED | CANCELED
 
+A stop ends FINISHED too: its savepoint stands in the log, and what it holds is committed. A rescale is an attempt that ends
+by its own wish, and a restart with another plan.
+
 Decides nothing about processes: its shell (coordinator/execution.py, or the in-process runner) runs the attempts.
 """
 
@@ -17,16 +20,17 @@ from typing import Union
 
 from tidegate.config import JobConfig
 from tidegate.connectors.contract import Split
-from tidegate.coordinator.attempt import AttemptEnded, AttemptFinished, Outcome
+from tidegate.coordinator.attempt import AttemptEnded, AttemptFinished, AttemptRescaled, Outcome
 from tidegate.coordinator.observing import AttemptFailed, AttemptStarted, JobStatus, JobView, StatusChanged
 from tidegate.coordinator.ports import CrashPoints
 from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt
-from tidegate.coordinator.restoring import plan_start, stored_max_parallelism
+from tidegate.coordinator.restoring import commit_only, plan_start, stored_max_parallelism
 from tidegate.errors import CheckpointDamaged, StorageError, Superseded, TidegateError, UserCodeFailed
 from tidegate.graph.logical import LogicalGraph
 from tidegate.graph.plan import JobPlan, PlannedOperator, plan_job
-from tidegate.graph.specs import SinkSpec, SourceSpec
+from tidegate.graph.specs import SinkSpec, SourceSpec, keys_of
 from tidegate.ids import AttemptId, AttemptNumber, CheckpointId, Generation, SlotId
+from tidegate.storage.anywhere import reaching_anywhere
 from tidegate.storage.checkpoints import load_checkpoint, resolve
 from tidegate.storage.log import CheckpointPointer, JobLog, Resume
 from tidegate.storage.metadata import CheckpointMetadata
@@ -46,6 +50,7 @@ class AttemptInputs:
     next_checkpoint_id: CheckpointId
     latest_completed: CheckpointId
     restored_from: int | None
+    commit_only: bool = False  #: the savepoint of a stop stands in the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +89,11 @@ class JobRun:
         self.view = view
         self._graph = graph
         self._driver = driver
-        self._store = store
+        self._store = store = reaching_anywhere(store)
         self._clock = clock
         self._wall_clock = wall_clock
         self._jitter = jitter
+        self._name = name
         self._paths = JobPaths(name)
         self._log = JobLog(store, self._paths)
         self._holds_job = False  #: a generation was taken: only then may this driver write to the log
@@ -168,9 +174,13 @@ class JobRun:
         }
         self._clean_up_sinks(metadata)
         restored_from = None if metadata is None else metadata.checkpoint
+        starts = plan_start(self.plan, metadata, discovered, self.config.allow_dropped_state, record.incarnation)
+        if record.stopping:
+            starts = {slot: commit_only(start) for slot, start in starts.items()}
         inputs = AttemptInputs(
             id=attempt,
-            starts=plan_start(self.plan, metadata, discovered, self.config.allow_dropped_state, record.incarnation),
+            starts=starts,
+            commit_only=record.stopping,
             next_checkpoint_id=self._next_id,
             latest_completed=CheckpointId(restored_from or 0),
             restored_from=restored_from,
@@ -200,6 +210,10 @@ class JobRun:
         match outcome:
             case AttemptFinished():
                 return self._finished()
+            case AttemptRescaled(parallelism):
+                self._replan(parallelism)
+                self._status(JobStatus.RESTARTING, f"with parallelism {parallelism}")
+                return RestartIn(0.0)
             case AttemptEnded(error, permanent):
                 delay = None if permanent else self._strategy.delay_after_failure(self._clock(), self._jitter())
                 self.view.publish(AttemptFailed.of(self._attempt, error, delay, self._wall_clock()))
@@ -207,6 +221,14 @@ class JobRun:
                     return self.fail(error)
                 self._status(JobStatus.RESTARTING, f"in {delay:.1f} s: {str(error).splitlines()[0]}")
                 return RestartIn(delay)
+
+    def check_parallelism(self, parallelism: int) -> JobPlan:
+        """The plan at another parallelism. :raises ConfigurationError: when the job cannot have it."""
+        kept = {op.uid: op.max_parallelism for op in self.plan.operators if keys_of(op.operator.spec)}
+        return plan_job(self._name, self._graph, parallelism, kept)
+
+    def _replan(self, parallelism: int) -> None:
+        self.plan = self.recorder.plan = self.check_parallelism(parallelism)
 
     def _finished(self) -> JobEnded:
         self._status(JobStatus.FINISHED, "")

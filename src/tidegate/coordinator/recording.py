@@ -17,12 +17,15 @@ from tidegate.ids import AttemptId, CheckpointId, SlotId
 from tidegate.protocol.checkpointing import Purpose
 from tidegate.state.broadcast import broadcast_states
 from tidegate.state.declarations import declared_states
-from tidegate.storage.checkpoints import load_checkpoint, store_checkpoint
+from tidegate.storage.anywhere import folder_of
+from tidegate.storage.checkpoints import load_checkpoint, pointer_to, store_checkpoint
 from tidegate.storage.log import CheckpointPointer, JobLog, LogRecord
 from tidegate.storage.metadata import CheckpointMetadata, OperatorInfo, SlotSnapshot, StateInfo
-from tidegate.storage.paths import JobPaths
+from tidegate.storage.paths import METADATA_NAME, JobPaths
 from tidegate.storage.retention import delete_checkpoint, plan_retention
+from tidegate.storage.savepoint_format import store_savepoint
 from tidegate.storage.store import ObjectStore
+from tidegate.wire.control import SavepointOrder
 
 log = logging.getLogger("tidegate.coordinator")
 
@@ -61,8 +64,12 @@ class CheckpointRecorder:
         purpose: Purpose,
         snapshots: Mapping[SlotId, SlotSnapshot],
         triggered_at: float,
+        order: SavepointOrder | None = None,
     ) -> StoredCheckpoint:
-        """:raises StorageError: nothing stands in the log. :raises LogInDoubt: :raises Superseded:"""
+        """`order`: it is a savepoint, which stands in the log only if it is that of a stop.
+
+        :raises StorageError: nothing stands in the log. :raises LogInDoubt: :raises Superseded:
+        """
         metadata = CheckpointMetadata(
             job=self.plan.job,
             checkpoint=checkpoint,
@@ -72,20 +79,46 @@ class CheckpointRecorder:
             completed_at=self.wall_clock(),
             operators=operator_infos(self.plan),
             slots=[snapshots[slot] for slot in sorted(snapshots)],
-            final=purpose is Purpose.FINAL,
+            final=purpose in (Purpose.FINAL, Purpose.DRAIN),
         )
         # 5a. the metadata: nobody looks for it yet
         self.crash_points.reach("driver.before-metadata", None, checkpoint)
-        pointer = store_checkpoint(self.store, self.paths, metadata)
+        if order is None:
+            pointer = store_checkpoint(self.store, self.paths, metadata)
+        else:
+            pointer = self._store_savepoint(metadata, purpose, order)
+        if purpose is Purpose.SAVEPOINT:
+            self.crash_points.reach("driver.savepoint-stored", None, checkpoint)
+            return StoredCheckpoint(pointer.size_bytes, folder_of(pointer.metadata_path))
         # 5b. the log record: the commit point
         self.crash_points.reach("driver.before-log", None, checkpoint)
         last = self.log.last
         assert last is not None
-        kept, dropped = plan_retention([*last.retained, pointer], self.keep)
-        self._append(self.log.completed(pointer, kept, self.wall_clock()))
+        stop = purpose in (Purpose.SUSPEND, Purpose.DRAIN)
+        if stop:
+            kept, dropped = [*last.retained, pointer], []  # the user may want to go back behind the savepoint
+        else:
+            kept, dropped = plan_retention([*last.retained, pointer], self.keep)
+        self._append(self.log.completed(pointer, kept, self.wall_clock(), stop=stop))
         self.crash_points.reach("driver.after-log", None, checkpoint)
         self._dropped += dropped
-        return StoredCheckpoint(pointer.size_bytes, self.store.uri(pointer.metadata_path))
+        place = self.store.uri(pointer.metadata_path)
+        return StoredCheckpoint(pointer.size_bytes, folder_of(place) if order is not None else place)
+
+    def _store_savepoint(
+        self, metadata: CheckpointMetadata, purpose: Purpose, order: SavepointOrder
+    ) -> CheckpointPointer:
+        stopped = None if purpose is Purpose.SAVEPOINT else purpose.value
+        data = store_savepoint(self.store, order.folder, metadata, format=order.format, stopped=stopped)
+        return pointer_to(f"{order.folder}/{METADATA_NAME}", data, metadata, owned=False)
+
+    def discard_savepoint(self, order: SavepointOrder) -> None:
+        """One that was given up: nothing of it may look like a savepoint."""
+        try:
+            self.store.delete(f"{order.folder}/{METADATA_NAME}")
+            self.store.delete_many(self.store.list(f"{order.folder}/"))
+        except StorageError as error:
+            log.warning("parts of a savepoint that was given up stay in %s: %s", order.folder, error)
 
     def finish(self) -> None:
         self.crash_points.reach("driver.before-finished")

@@ -13,6 +13,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from tidegate.connectors.contract import Split
 from tidegate.errors import ConfigurationError
 from tidegate.graph.logical import Partitioning
@@ -80,6 +82,14 @@ def plan_start(
     return starts
 
 
+def commit_only(start: Start) -> Start:
+    """The same without state: the job has stopped, and only what its sinks have prepared is left to do."""
+    subtasks = [msgspec.structs.replace(subtask, ended=True) for subtask in start.subtasks]
+    return msgspec.structs.replace(
+        start, subtasks=subtasks, files=[], operator_state=[], in_flight=[], commit_only=True
+    )
+
+
 def stored_max_parallelism(metadata: CheckpointMetadata) -> dict[str, int]:
     """Key groups cannot change under stored state: what was derived before is kept."""
     return {info.uid: info.max_parallelism for info in metadata.operators if info.key_type is not None}
@@ -99,7 +109,7 @@ def _refuse_dropped(
     plan: JobPlan, metadata: CheckpointMetadata, old: dict[str, list[SubtaskSnapshot]], allowed: bool
 ) -> None:
     operators = {operator.uid: operator for operator in plan.operators}
-    with_sections = {section.uid for slot in metadata.slots for section in slot.file.sections}
+    with_sections = {section.uid for slot in metadata.slots for file in slot.files() for section in file.sections}
     for info in metadata.operators:
         holds = info.uid in with_sections or any(s.splits or s.committables for s in old.get(info.uid, []))
         operator = operators.get(info.uid)  # type: ignore[call-overload]
@@ -216,7 +226,7 @@ def _files_for(metadata: CheckpointMetadata, ranges: dict[str, range]) -> list[F
     def wanted(section: SectionRef) -> bool:
         return section.uid in ranges and section.key_group in ranges[section.uid] and section.kind != IN_FLIGHT
 
-    files = (select_sections(slot.file, wanted) for slot in metadata.slots)
+    files = (select_sections(file, wanted) for slot in metadata.slots for file in slot.files())
     return [file for file in files if file.sections]
 
 
@@ -227,15 +237,15 @@ def _in_flight_for(metadata: CheckpointMetadata, uids: set[str]) -> list[FileRef
         return section.kind == IN_FLIGHT and section.uid in uids
 
     slots = sorted(metadata.slots, key=lambda slot: (-slot.layer, slot.index))
-    files = (select_sections(slot.file, wanted) for slot in slots)
+    files = (select_sections(file, wanted) for slot in slots for file in slot.files())
     return [file for file in files if file.sections]
 
 
 def _refuse_lost_edges(plan: JobPlan, metadata: CheckpointMetadata) -> None:
     """In-flight records need the edge that they were on."""
     edges = {json.dumps(edge.edge.identity) for edge in plan.edges}
-    for slot in metadata.slots:
-        for section in slot.file.sections:
+    for file in (file for slot in metadata.slots for file in slot.files()):
+        for section in file.sections:
             if section.kind == IN_FLIGHT and section.state not in edges:
                 upstream, _, downstream, _ = json.loads(section.state)
                 raise ConfigurationError(
@@ -255,12 +265,12 @@ def _operator_state_shares(
         sections: list[tuple[FileRef, SectionRef]] = []
         for slot in metadata.slots:
             subtask = next((s.subtask for s in slot.subtasks if s.uid == operator.uid), None)
-            for section in slot.file.sections:
+            for file, section in ((of, part) for of in slot.files() for part in of.sections):
                 if section.uid == operator.uid and section.key_group == NOT_KEYED and section.kind != IN_FLIGHT:
                     assert subtask is not None
                     distribution = distribution_of(section.kind, section.key_group)
                     parts.append(StoredPart(section.state, distribution, SubtaskIndex(subtask), section.rows))
-                    sections.append((slot.file, section))
+                    sections.append((file, section))
         if not parts:
             continue
         dealt = redistribute(

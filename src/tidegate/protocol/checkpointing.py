@@ -4,15 +4,23 @@
                     |                            |
                     +-- timeout, decline --------+-- storing failed --> ABORTED --> slots are told
 
+A savepoint goes the same way, but nobody is told of its completion: it commits nothing. Its failure is no failure of the
+job's. The savepoint of a stop is the last checkpoint of the job: what it stands for is committed, and the job ends.
+
+    suspend   no other checkpoint under way -> the savepoint -> committed everywhere -> FinishJob
+    drain     DrainSources -> every slot has ended -> the savepoint -> committed everywhere -> FinishJob
+
 Invariant 1. Ids only grow, and none is given out twice in one generation.
 Invariant 2. StoreCheckpoint is returned once for an id, after every slot of this attempt acked it.
 Invariant 3. NotifyComplete is returned only after CheckpointStored: the log record is the commit point.
 Invariant 4. Whatever an older attempt says changes nothing.
+Invariant 5. After the last checkpoint (`final`) nothing is triggered, unless it is given up.
 """
 
 from __future__ import annotations
 
 import enum
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Union, assert_never
 
@@ -37,6 +45,30 @@ class Purpose(enum.Enum):
     PERIODIC = "periodic"
     REQUESTED = "requested"
     FINAL = "final"  #: after all input has ended
+    SAVEPOINT = "savepoint"
+    SUSPEND = "suspend"  #: the savepoint of a stop, sources stopped before it
+    DRAIN = "drain"  #: the savepoint of a stop, after every operator has had its end of input
+    RESCALE = "rescale"  #: a checkpoint with sources stopped, after which the attempt ends
+
+    @property
+    def is_savepoint(self) -> bool:
+        return self in (Purpose.SAVEPOINT, Purpose.SUSPEND, Purpose.DRAIN)
+
+    @property
+    def halts(self) -> bool:
+        """Nothing is processed behind its barrier."""
+        return self in (Purpose.SUSPEND, Purpose.RESCALE)
+
+    @property
+    def is_last(self) -> bool:
+        """The attempt ends when it is committed."""
+        return self in (Purpose.FINAL, Purpose.SUSPEND, Purpose.DRAIN, Purpose.RESCALE)
+
+
+class StopMode(enum.Enum):
+    SUSPEND = "suspend"  #: go on later exactly where it stopped
+    DRAIN = "drain"  #: the end of the stream: last watermark, every timer and window fires
+    RESCALE = "rescale"  #: go on at once, with another plan
 
 
 class AbortReason(enum.Enum):
@@ -110,6 +142,15 @@ class CheckpointRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class SavepointRequested:
+    """By the user; ignores interval and pause. `stop` None: the job goes on."""
+
+    request: int
+    stop: StopMode | None = None
+    timeout_s: float | None = None  #: None: that of checkpoints
+
+
+@dataclass(frozen=True, slots=True)
 class TimePassed: ...
 
 
@@ -122,6 +163,7 @@ Event = Union[
     CheckpointStoreFailed,
     SlotCommitted,
     CheckpointRequested,
+    SavepointRequested,
     TimePassed,
 ]
 
@@ -133,6 +175,7 @@ Event = Union[
 class TriggerCheckpoint:
     checkpoint: CheckpointId
     purpose: Purpose
+    request: int | None = None  #: of a savepoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +185,7 @@ class StoreCheckpoint:
     checkpoint: CheckpointId
     purpose: Purpose
     snapshots: dict[SlotId, Any]
+    request: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +217,35 @@ class FailAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainSources:
+    """Tell every slot: sources end as if they had nothing more to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseSavepoint:
+    """It was given up, or cannot be taken. The job goes on."""
+
+    request: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class FinishJob:
-    """The final checkpoint is complete and everything is committed."""
+    """The last checkpoint is complete and everything is committed."""
+
+    purpose: Purpose = Purpose.FINAL
 
 
 Action = Union[
-    TriggerCheckpoint, StoreCheckpoint, NotifyComplete, NotifyAborted, DiscardSnapshot, FailAttempt, FinishJob
+    TriggerCheckpoint,
+    StoreCheckpoint,
+    NotifyComplete,
+    NotifyAborted,
+    DiscardSnapshot,
+    FailAttempt,
+    DrainSources,
+    RefuseSavepoint,
+    FinishJob,
 ]
 
 
@@ -200,6 +267,7 @@ class PendingCheckpoint:
     deadline: float
     snapshots: dict[SlotId, Any] = field(default_factory=dict)
     storing: bool = False
+    request: int | None = None
 
 
 @dataclass(slots=True)
@@ -219,7 +287,11 @@ class CheckpointScheduler:
     next_periodic: float | None = None  #: None until every slot is ready
     last_completion: float = float("-inf")
     failures_in_a_row: int = 0
-    final: CheckpointId | None = None  #: the final checkpoint, once triggered
+    savepoints: deque[SavepointRequested] = field(default_factory=deque)  #: that wait for a turn; none of them stops
+    stop: SavepointRequested | None = None  #: the stop that was asked for and is not given up
+    drained: bool = False  #: DrainSources was returned
+    final: CheckpointId | None = None  #: the last checkpoint, once triggered
+    final_purpose: Purpose = Purpose.FINAL
     finished: bool = False
 
     def on(self, event: Event, now: float) -> list[Action]:
@@ -246,6 +318,8 @@ class CheckpointScheduler:
                 self.committed[slot] = max(checkpoint, self.committed.get(slot, CheckpointId(0)))
             case CheckpointRequested():
                 self.requested += 1
+            case SavepointRequested():
+                actions += self._savepoint_requested(event)
             case TimePassed():
                 pass
             case _:
@@ -253,14 +327,27 @@ class CheckpointScheduler:
         actions += self._expired(now)
         if self._may_finish():
             self.finished = True
-            return [*actions, FinishJob()]
+            return [*actions, FinishJob(self.final_purpose)]
         return actions + self._trigger(now)
+
+    def _savepoint_requested(self, request: SavepointRequested) -> list[Action]:
+        if self.finished or self.final is not None:
+            return [RefuseSavepoint(request.request, "the job is at its end")]
+        if request.stop is None:
+            self.savepoints.append(request)
+            return []
+        if self.stop is not None:
+            return [RefuseSavepoint(request.request, "the job is being stopped already")]
+        self.stop = request
+        return []
 
     def next_wake(self) -> float | None:
         """When TimePassed is due, at the latest."""
         times = [p.deadline for p in self.pending.values() if not p.storing]
         # After the end of all input nothing periodic comes any more: a time in the past would keep the driver spinning.
-        periodic = self.ready == self.slots and self.ended != self.slots and not self.finished
+        periodic = self.ready == self.slots and self.ended != self.slots and self.final is None and not self.finished
+        if self.stop is not None and self.stop.stop is not StopMode.DRAIN:
+            periodic = False
         if periodic and self.next_periodic is not None and len(self.pending) < self.policy.max_concurrent:
             times.append(max(self.next_periodic, self.last_completion + self.policy.min_pause_s))
         return min(times, default=None)
@@ -275,10 +362,13 @@ class CheckpointScheduler:
         pending.snapshots[ack.slot] = ack.snapshot
         if pending.snapshots.keys() != self.slots:
             return []
-        if any(other.storing and other.checkpoint > pending.checkpoint for other in self.pending.values()):
+        newer = [other for other in self.pending.values() if other.checkpoint > pending.checkpoint]
+        if any(other.storing and other.purpose is not Purpose.SAVEPOINT for other in newer) and (
+            pending.purpose is not Purpose.SAVEPOINT
+        ):
             return self._abort(pending.checkpoint, AbortReason.SUBSUMED, "a newer one is being stored")
         pending.storing = True
-        return [StoreCheckpoint(pending.checkpoint, pending.purpose, dict(pending.snapshots))]
+        return [StoreCheckpoint(pending.checkpoint, pending.purpose, dict(pending.snapshots), pending.request)]
 
     def _judge(self, ack: SnapshotAcknowledged) -> AckAnswer:
         if ack.attempt != self.attempt or ack.slot not in self.slots:
@@ -293,11 +383,16 @@ class CheckpointScheduler:
     # -- ends ---------------------------------------------------------------------------------------------------
 
     def _completed(self, checkpoint: CheckpointId, now: float) -> list[Action]:
-        del self.pending[checkpoint]
+        if self.pending.pop(checkpoint).purpose is Purpose.SAVEPOINT:
+            return []  # commits nothing, and no checkpoint is older because of it
         self.latest_completed = max(self.latest_completed, checkpoint)
         self.last_completion = now
         self.failures_in_a_row = 0
-        older = [id for id, pending in self.pending.items() if id < checkpoint and not pending.storing]
+        older = [
+            id
+            for id, pending in self.pending.items()
+            if id < checkpoint and not pending.storing and pending.purpose is not Purpose.SAVEPOINT
+        ]
         aborts: list[Action] = []
         for id in older:
             aborts += self._abort(id, AbortReason.SUBSUMED, f"by checkpoint {checkpoint}")
@@ -305,10 +400,17 @@ class CheckpointScheduler:
 
     def _abort(self, checkpoint: CheckpointId, reason: AbortReason, detail: str) -> list[Action]:
         aborted = self.pending.pop(checkpoint)
-        if aborted.purpose is Purpose.FINAL:
-            self.final = None  # it will be triggered again
+        if aborted.purpose.is_last:
+            self.final = None  # after the end of all input it will be triggered again
         actions: list[Action] = [NotifyAborted(checkpoint, self.latest_completed, reason, detail)]
-        if reason.counted:
+        if aborted.request is not None:
+            actions.append(RefuseSavepoint(aborted.request, f"{reason.value}: {detail}"))
+            if self.stop is not None and self.stop.request == aborted.request:
+                self.stop = None
+            if aborted.purpose is Purpose.DRAIN:
+                # The ends of input cannot be taken back, but for the checkpoint before them.
+                actions.append(FailAttempt(f"the savepoint of the drain failed ({reason.value}: {detail})"))
+        elif reason.counted:
             self.failures_in_a_row += 1
             if self.failures_in_a_row > self.policy.tolerable_failures:
                 actions.append(
@@ -340,14 +442,21 @@ class CheckpointScheduler:
     # -- triggers -----------------------------------------------------------------------------------------------
 
     def _trigger(self, now: float) -> list[Action]:
-        if self.finished or self.ready != self.slots:
+        if self.finished or self.ready != self.slots or self.final is not None:
             return []
-        if self.ended == self.slots:
-            if self.final is not None or self.pending:
-                return []
-            purpose = Purpose.FINAL
+        if self.stop is not None and self.stop.stop is StopMode.DRAIN and not self.drained:
+            self.drained = True
+            return [DrainSources()]
+        last = self._last_purpose()
+        request: SavepointRequested | None = None
+        if last is not None and self.pending:
+            return []
+        if last is not None and not self.savepoints:
+            purpose, request = last, None if last is Purpose.FINAL else self.stop
         elif len(self.pending) >= self.policy.max_concurrent:
             return []
+        elif self.savepoints:
+            purpose, request = Purpose.SAVEPOINT, self.savepoints.popleft()
         elif self.requested:
             self.requested -= 1
             purpose = Purpose.REQUESTED
@@ -360,10 +469,21 @@ class CheckpointScheduler:
             return []
         checkpoint = self.next_id
         self.next_id = CheckpointId(checkpoint + 1)
-        self.pending[checkpoint] = PendingCheckpoint(checkpoint, purpose, now + self.policy.timeout_s)
-        if purpose is Purpose.FINAL:
-            self.final = checkpoint
-        return [TriggerCheckpoint(checkpoint, purpose)]
+        limit = self.policy.timeout_s if request is None or request.timeout_s is None else request.timeout_s
+        number = None if request is None else request.request
+        self.pending[checkpoint] = PendingCheckpoint(checkpoint, purpose, now + limit, request=number)
+        if purpose.is_last:
+            self.final, self.final_purpose = checkpoint, purpose
+        return [TriggerCheckpoint(checkpoint, purpose, number)]
+
+    def _last_purpose(self) -> Purpose | None:
+        """Of the last checkpoint, when it is time for it."""
+        if self.ended == self.slots:
+            # Input that has ended cannot be suspended: the savepoint is that of a drained job.
+            return Purpose.FINAL if self.stop is None or self.stop.stop is StopMode.RESCALE else Purpose.DRAIN
+        if self.stop is None or self.stop.stop is StopMode.DRAIN:
+            return None
+        return Purpose.SUSPEND if self.stop.stop is StopMode.SUSPEND else Purpose.RESCALE
 
     def _periodic_is_due(self, now: float) -> bool:
         if self.next_periodic is None or now < self.next_periodic:

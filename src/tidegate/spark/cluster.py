@@ -12,7 +12,7 @@ import cloudpickle
 
 from tidegate.ids import AttemptId
 from tidegate.spark.gang import Gang, GangEnd, GangResult
-from tidegate.spark.session import driver_address, own_session
+from tidegate.spark.session import check_slots, driver_address, own_session
 from tidegate.task.main import ShippedAttempt, run_layer
 
 if TYPE_CHECKING:
@@ -76,6 +76,12 @@ class SparkCluster:
             layers=[_layer_function(shipped, layer) for layer in range(len(self._plan.layers))],
             on_end=ended,
         )
+
+    def check_plan(self, plan: JobPlan) -> None:
+        check_slots(self._session, len(plan.slots))
+
+    def use_plan(self, plan: JobPlan) -> None:
+        self._plan = plan
 
     def replace_executor(self, executor: str) -> None:
         """Let the cluster manager kill the executor and start another. `killExecutor` would also lower the number of

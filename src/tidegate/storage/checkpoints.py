@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import xxhash
 
 from tidegate.errors import CheckpointDamaged, ConfigurationError
 from tidegate.ids import AttemptId, AttemptNumber, CheckpointId, Generation
+from tidegate.storage.anywhere import as_uri, folder_of, is_uri
 from tidegate.storage.log import CheckpointPointer, JobLog
-from tidegate.storage.metadata import CheckpointMetadata, decode_metadata, encode_metadata
+from tidegate.storage.metadata import CheckpointMetadata, decode_metadata, encode_metadata, metadata_with_paths
 from tidegate.storage.paths import METADATA_NAME, JobPaths
+from tidegate.storage.savepoint_format import is_savepoint, read_savepoint
 from tidegate.storage.store import ObjectStore, StorageNotFound, check_path, without_credentials
 
 
@@ -29,7 +31,7 @@ def store_checkpoint(store: ObjectStore, paths: JobPaths, metadata: CheckpointMe
     path = paths.metadata(CheckpointId(metadata.checkpoint), attempt)
     data = encode_metadata(metadata)
     store.put(path, data)
-    return _pointer(path, data, metadata)
+    return pointer_to(path, data, metadata)
 
 
 def load_checkpoint(
@@ -48,7 +50,7 @@ def load_checkpoint(
         raise damaged_checkpoint(store, pointer, f"{uri} is missing", older) from None
     if xxhash.xxh3_128_hexdigest(data) != pointer.checksum:
         raise damaged_checkpoint(store, pointer, f"{uri} was changed or cut short: its checksum does not match", older)
-    metadata = decode_metadata(data, uri)
+    metadata = read_metadata(store, path, data)
     if (metadata.checkpoint, metadata.generation, metadata.attempt) != (
         pointer.id,
         pointer.generation,
@@ -56,6 +58,33 @@ def load_checkpoint(
     ):
         raise damaged_checkpoint(store, pointer, f"{uri} is of another checkpoint ({metadata.checkpoint})", older)
     return metadata
+
+
+def read_metadata(store: ObjectStore, path: str, data: bytes) -> CheckpointMetadata:
+    """Of a checkpoint or a savepoint, from the bytes of its metadata file at `path`."""
+    if is_savepoint(data):
+        return read_savepoint(store, folder_of(path), data)
+    metadata = decode_metadata(data, store.uri(path))
+    return placed_at(metadata, path) if is_uri(path) else metadata
+
+
+def placed_at(metadata: CheckpointMetadata, uri: str) -> CheckpointMetadata:
+    """The metadata of a checkpoint that lies at `uri`, with paths that can be followed from anywhere.
+
+    Files in the checkpoint's own folder are looked for beside the metadata, so a copied folder will do. The others
+    are where the storage of the checkpoint's job is.
+    """
+    attempt = AttemptId(Generation(metadata.generation), AttemptNumber(metadata.attempt))
+    folder = JobPaths(metadata.job).checkpoint(CheckpointId(metadata.checkpoint), attempt)
+    here = folder_of(uri) + "/"
+    root = here.removesuffix(folder) if here.endswith("/" + folder) else here
+
+    def follow(path: str | None) -> str | None:
+        if path is None or is_uri(path):
+            return path
+        return here + path.removeprefix(folder) if path.startswith(folder) else root + path
+
+    return metadata_with_paths(metadata, follow)
 
 
 def damaged_checkpoint(
@@ -86,9 +115,10 @@ def damaged_checkpoint(
 def resolve(store: ObjectStore, paths: JobPaths, text: str) -> CheckpointPointer:
     """The checkpoint that a user names by `chk-17`, or by the path or URI of its folder or metadata file.
 
-    `chk-17` must be retained by the job's log. A path need not be: it may be of another job in the same storage.
+    `chk-17` must be retained by the job's log. A path need not be: it may be of another job, a savepoint, in any storage
+    that `store` reaches (storage/anywhere.py).
 
-    :raises ConfigurationError: when the text names no checkpoint in this storage.
+    :raises ConfigurationError: when the text names no checkpoint.
     :raises CheckpointDamaged: when the named metadata file cannot be read.
     """
     newest = JobLog(store, paths).read_newest()
@@ -104,39 +134,34 @@ def resolve(store: ObjectStore, paths: JobPaths, text: str) -> CheckpointPointer
             "of a checkpoint's _metadata.json.",
             resume=text,
         )
-    path = _relative(store, text).rstrip("/")
+    path = _path_of(store, text)
     if not path.endswith(".json"):
         path = f"{path}/{METADATA_NAME}"
     for pointer in retained:
         if pointer.metadata_path == path:
             return pointer
     try:
-        data = store.get(check_path(path))
+        data = store.get(path if is_uri(path) else check_path(path))
     except StorageNotFound:
         raise ConfigurationError(
             f"there is no checkpoint at {without_credentials(text)}: {store.uri(path)} does not exist. Name the "
             f"folder that holds {METADATA_NAME}, or that file.",
             resume=text,
         ) from None
-    return _pointer(path, data, decode_metadata(data, store.uri(path)))
+    return pointer_to(path, data, read_metadata(store, path, data), owned=not is_uri(path))
 
 
-def _relative(store: ObjectStore, text: str) -> str:
-    """The path inside the store."""
-    if "://" not in text and not text.startswith("/"):
+def _path_of(store: ObjectStore, text: str) -> str:
+    """Inside the store where it lies there, else its whole URI."""
+    text = text.rstrip("/")
+    if not is_uri(text):
         return text
-    root = unquote(urlsplit(store.location).path) if store.location.startswith("file:") else store.location
-    name = unquote(urlsplit(text).path) if text.startswith("file:") else text
-    if not name.startswith(root + "/"):
-        raise ConfigurationError(
-            f"{without_credentials(text)} is not in the job's checkpoint storage {store.location}. Copy the "
-            "checkpoint there, or run with the storage that holds it.",
-            resume=without_credentials(text),
-        )
-    return name[len(root) + 1 :]
+    uri = as_uri(text)
+    inside = uri.startswith(store.location + "/")
+    return unquote(uri[len(store.location) + 1 :]) if inside else uri
 
 
-def _pointer(path: str, data: bytes, metadata: CheckpointMetadata) -> CheckpointPointer:
+def pointer_to(path: str, data: bytes, metadata: CheckpointMetadata, owned: bool = True) -> CheckpointPointer:
     return CheckpointPointer(
         id=metadata.checkpoint,
         metadata_path=path,
@@ -145,4 +170,5 @@ def _pointer(path: str, data: bytes, metadata: CheckpointMetadata) -> Checkpoint
         generation=metadata.generation,
         attempt=metadata.attempt,
         completed_at=metadata.completed_at,
+        owned=owned and not metadata.savepoint,
     )

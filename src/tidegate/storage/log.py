@@ -33,6 +33,7 @@ import xxhash
 
 from tidegate.errors import CheckpointDamaged, JobFolderInUse, ProtocolViolation, StorageError, Superseded
 from tidegate.ids import AttemptId, AttemptNumber, Generation
+from tidegate.storage.anywhere import is_uri
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import ObjectStore, StorageNotFound
 
@@ -58,6 +59,7 @@ class CheckpointPointer(msgspec.Struct, frozen=True):
     generation: int
     attempt: int
     completed_at: float  # epoch seconds
+    owned: bool = True  # ours to delete when it is no longer retained; a savepoint is the user's, unless claimed
 
     @property
     def attempt_id(self) -> AttemptId:
@@ -230,8 +232,8 @@ class JobLog:
         if isinstance(resume, CheckpointPointer):
             next_id = max(next_id, resume.id + 1)
             retained = [pointer for pointer in retained if pointer != resume]
-            # What lies outside the folder belongs to somebody else, who alone may delete it.
-            if resume.metadata_path.startswith(self._paths.folder):
+            # What lies outside the folder belongs to somebody else, who alone may delete it, unless it was claimed.
+            if resume.owned and (resume.metadata_path.startswith(self._paths.folder) or is_uri(resume.metadata_path)):
                 retained = [*retained, resume]
             latest, stopping = resume, False
         return LogRecord(

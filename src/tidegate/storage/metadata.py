@@ -7,6 +7,7 @@ minor version may add some; a change of meaning raises `FORMAT_VERSION`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from tidegate.errors import CheckpointDamaged
 
 FORMAT_VERSION = 1
 NOT_KEYED = -1  #: the key group of what has none
+SECTIONS, PARQUET = "sections", "parquet"  #: formats of a snapshot file
 IN_FLIGHT = "in-flight"  #: kind of a section that holds records under way, of an unaligned checkpoint
 
 
@@ -32,12 +34,17 @@ class SectionRef(msgspec.Struct, frozen=True):
 
 
 class FileRef(msgspec.Struct, frozen=True):
-    """The slot's snapshot file: in storage under `path`, or `inline` where it is tiny."""
+    """The slot's snapshot file: in storage under `path`, or `inline` where it is tiny.
+
+    Of a Parquet file (a table of a savepoint) the sections' offsets and lengths are rows, and their checksum is that of
+    the whole file.
+    """
 
     size: int
     path: str | None = None
     inline: bytes | None = None
     sections: list[SectionRef] = []
+    format: str = SECTIONS
 
 
 class SplitState(msgspec.Struct, frozen=True):
@@ -75,6 +82,14 @@ class SlotSnapshot(msgspec.Struct, frozen=True):
     index: int
     file: FileRef
     subtasks: list[SubtaskSnapshot] = []
+    tables: list[FileRef] = []  # of a savepoint in the canonical format
+
+    def files(self) -> list[FileRef]:
+        """All files with sections."""
+        return [self.file, *self.tables]
+
+    def size_bytes(self) -> int:
+        return sum(file.size for file in self.files())
 
 
 class StateInfo(msgspec.Struct, frozen=True):
@@ -108,10 +123,24 @@ class CheckpointMetadata(msgspec.Struct, frozen=True):
     operators: list[OperatorInfo]
     slots: list[SlotSnapshot]
     final: bool = False  # taken after all input had ended
+    savepoint: bool = False  # read from a savepoint's folder; never stored
     format_version: int = FORMAT_VERSION
 
     def size_bytes(self) -> int:
-        return sum(slot.file.size for slot in self.slots)
+        return sum(slot.size_bytes() for slot in self.slots)
+
+
+def metadata_with_paths(metadata: CheckpointMetadata, follow: Callable[[str | None], str | None]) -> CheckpointMetadata:
+    """The same, with every file under another path."""
+
+    def placed(file: FileRef) -> FileRef:
+        return msgspec.structs.replace(file, path=follow(file.path))
+
+    slots = [
+        msgspec.structs.replace(slot, file=placed(slot.file), tables=[placed(table) for table in slot.tables])
+        for slot in metadata.slots
+    ]
+    return msgspec.structs.replace(metadata, slots=slots)
 
 
 def encode_metadata(metadata: CheckpointMetadata) -> bytes:

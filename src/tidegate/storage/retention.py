@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from tidegate.errors import ProtocolViolation, StorageError
 from tidegate.ids import CheckpointId
+from tidegate.storage.anywhere import folder_of, is_uri
 from tidegate.storage.checkpoints import load_checkpoint
 from tidegate.storage.log import CheckpointPointer, LogRecord
 from tidegate.storage.metadata import CheckpointMetadata
@@ -27,9 +28,11 @@ from tidegate.storage.store import ObjectStore
 def plan_retention(
     retained: Sequence[CheckpointPointer], keep: int
 ) -> tuple[list[CheckpointPointer], list[CheckpointPointer]]:
-    """(kept, dropped): the last `keep` stay, the newest always does."""
-    first = max(0, len(retained) - max(1, keep))
-    return list(retained[first:]), list(retained[:first])
+    """(kept, dropped): the last `keep` stay, the newest always does. What is not ours (a savepoint) is not dropped, but
+    no longer listed once there is something newer."""
+    ours = [pointer for pointer in retained[:-1] if pointer.owned] + list(retained[-1:])
+    first = max(0, len(ours) - max(1, keep))
+    return ours[first:], ours[:first]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,12 @@ def delete_checkpoint(
     """
     if pointer == newest.latest or pointer in newest.retained:
         raise ProtocolViolation(f"checkpoint {pointer.id} is still retained by log record {newest.sequence}")
-    folder = paths.checkpoint(CheckpointId(pointer.id), pointer.attempt_id)
-    metadata_path = paths.metadata(CheckpointId(pointer.id), pointer.attempt_id)
+    if not pointer.owned:
+        raise ProtocolViolation(f"checkpoint {pointer.id} is not ours to delete")
+    metadata_path = pointer.metadata_path
+    folder = folder_of(metadata_path) + "/"
+    if is_uri(metadata_path):
+        metadata = None  # it was claimed, and the folder with it
     deleted: list[str] = []
     failures: list[str] = []
     try:
@@ -118,4 +125,4 @@ def _may_be_live(paths: JobPaths, path: str, newest: LogRecord, pending: Collect
 
 
 def _files(metadata: CheckpointMetadata) -> set[str]:
-    return {slot.file.path for slot in metadata.slots if slot.file.path is not None}
+    return {file.path for slot in metadata.slots for file in slot.files() if file.path is not None}

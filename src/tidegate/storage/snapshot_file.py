@@ -15,11 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import xxhash
 
 from tidegate.errors import CheckpointDamaged, ProtocolViolation
-from tidegate.storage.metadata import FileRef, SectionRef
+from tidegate.storage.metadata import PARQUET, FileRef, SectionRef
+from tidegate.storage.state_tables import read_table
 from tidegate.storage.store import Data, ObjectStore, StorageNotFound
 
 SCHEMA_KIND = "schema"
@@ -110,7 +112,7 @@ def select_sections(file: FileRef, wanted: Callable[[SectionRef], bool]) -> File
         for section in file.sections
         if (section.uid, section.state) in chosen and (not _is_state(section) or wanted(section))
     ]
-    return FileRef(size=file.size, path=file.path, inline=file.inline, sections=sections)
+    return msgspec.structs.replace(file, sections=sections)
 
 
 def read_sections(
@@ -129,6 +131,9 @@ def read_sections(
         file = select_sections(file, chosen.__contains__)
     elif wanted is not None:
         file = select_sections(file, wanted)
+    if file.format == PARQUET:
+        yield from read_table(store, file)
+        return
     name = "the inline snapshot" if file.path is None else store.uri(file.path)
     schemas: dict[_State, Any] = {}
     for section, data in _read_bytes(store, file, name):

@@ -16,9 +16,10 @@ import pyarrow as pa
 from tidegate.batch import Batch
 from tidegate.graph.logical import Partitioning
 from tidegate.graph.plan import JobPlan, PlannedEdge
+from tidegate.ids import KeyGroup
+from tidegate.state.backend import Section
 from tidegate.state.key_groups import key_groups, subtask_of
 from tidegate.storage.metadata import IN_FLIGHT, NOT_KEYED
-from tidegate.storage.snapshot_file import SnapshotFileWriter
 from tidegate.task.capture import RESTORED
 from tidegate.wire.frame import Frame, Kind
 from tidegate.wire.records import decode_records, encode_records
@@ -39,7 +40,8 @@ def edge_name(edge: PlannedEdge) -> str:
     return json.dumps(edge.edge.identity)
 
 
-def add_in_flight(writer: SnapshotFileWriter, plan: JobPlan, frames: Iterable[Frame]) -> None:
+def in_flight_sections(plan: JobPlan, frames: Iterable[Frame]) -> Iterator[tuple[str, Section]]:
+    """(uid of the receiver, section), one for each edge."""
     by_edge: dict[int, list[Frame]] = {}
     for frame in frames:
         by_edge.setdefault(frame.edge, []).append(frame)
@@ -53,7 +55,7 @@ def add_in_flight(writer: SnapshotFileWriter, plan: JobPlan, frames: Iterable[Fr
             pa.array([bytes(frame.payload) for frame in mine], pa.large_binary()),
         ]
         rows = pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
-        writer.add(edge.edge.downstream, edge_name(edge), IN_FLIGHT, NOT_KEYED, rows)
+        yield edge.edge.downstream, Section(edge_name(edge), IN_FLIGHT, KeyGroup(NOT_KEYED), rows)
 
 
 def read_in_flight(rows: pa.RecordBatch, edge: PlannedEdge, subtask: int, old_parallelism: int) -> Iterator[Frame]:

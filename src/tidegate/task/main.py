@@ -22,6 +22,7 @@ import pyarrow as pa
 from tidegate.errors import UnshippableFunction
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import AttemptId, SlotId
+from tidegate.storage.anywhere import reaching_anywhere
 from tidegate.storage.store import open_store, read_probe
 from tidegate.task.control_client import ControlClient
 from tidegate.task.failures import describe_failure
@@ -118,7 +119,7 @@ class SlotProcess:
     def _build(self) -> Slot:
         shipped = self._shipped
         plan = _loaded(shipped.plan, shipped.modules)
-        storage = open_store(shipped.storage_uri or "memory://none")
+        storage = reaching_anywhere(open_store(shipped.storage_uri or "memory://none"))
         if shipped.storage_probe is not None:
             read_probe(storage, shipped.storage_probe)
         program = SlotProgram(plan, self._id, shipped.attempt, shipped.token, shipped.settings)

@@ -52,13 +52,15 @@ from tidegate.task.ports import Background, ControlPort, CrashPoints, SnapshotSt
 from tidegate.task.program import SlotProgram
 from tidegate.task.restore import in_flight_frames, open_operators, restore_state
 from tidegate.task.slicing import SliceSizer
-from tidegate.task.snapshots import SnapshotUploader
+from tidegate.task.snapshots import SnapshotOrders, SnapshotUploader
+from tidegate.task.source_turns import SourceTurns
 from tidegate.wire.control import (
     Abort,
     Cancel,
     Committed,
     Complete,
     Decline,
+    Drain,
     Ended,
     Finish,
     LastCounts,
@@ -112,7 +114,6 @@ class Slot:
         self._plan = program.plan
         self._control = control
         self._storage = storage
-        self._uploads = uploads
         self._crash_points = crash_points
         self._clock = clock
         self._sleep = sleep
@@ -142,7 +143,7 @@ class Slot:
             for edge in program.plan.edges
             if edge.edge.downstream == operator.uid
         }
-        self._sources = [chain for chain in self.chains if chain.source is not None]
+        self._sources = SourceTurns(self.chains, clock)
         paths = JobPaths(program.plan.job)
         self._uploader = SnapshotUploader(
             slot=self.id,
@@ -171,11 +172,13 @@ class Slot:
         self._restored_from = CheckpointId(0)
         self._said_ended = False
         self._finish_requested = False
+        self._orders = SnapshotOrders(uploads, self._uploader)
+        self._halting: CheckpointId | None = None  #: nothing is processed behind the barrier of this one
+        self._halted = False
         self._last_flush = float("-inf")
         self._idle_gap_s = self.settings.buffer_timeout_s / IDLE_SENDS_PER_TIMEOUT
         self._triggered_at: dict[CheckpointId, float] = {}
         self._alignment_began = 0.0
-        self._source_turn = 0
         self.finished = False
 
     # -- the loop -------------------------------------------------------------------------------------------------
@@ -187,6 +190,10 @@ class Slot:
             self._read_letter(letter)
             return True
         if not self._ready:
+            if self._halted and self._finish_requested:
+                while self.mailbox.take_frame() is not None:
+                    pass  # sent behind the last barrier, by nobody whose state is kept
+                self.finished = self._is_first_layer or self.mailbox.input_ended
             return False
         if self._work is not None:
             self._go_on()
@@ -195,7 +202,7 @@ class Slot:
         if frame is not None:
             self._accept(frame)
             return True
-        if self._sources and self._poll_sources(patience_s):
+        if self._sources.poll(patience_s):
             return True
         self._end_chains()
         if self._finish_requested and (self._is_first_layer or self.mailbox.input_ended):
@@ -264,7 +271,7 @@ class Slot:
             raise failed from failed.cause
 
     def has_active_source(self) -> bool:
-        return self._ready and any(not chain.ended for chain in self._sources)
+        return self._ready and self._sources.any_active
 
     def metrics(self) -> list[OperatorMetrics]:
         return [operator.metrics() for chain in self.chains for operator in chain.operators]
@@ -279,8 +286,15 @@ class Slot:
         match letter:
             case Start():
                 self._start(letter)
-            case Trigger(checkpoint, unaligned_after_s):
+            case Trigger(checkpoint, unaligned_after_s, savepoint, halt):
+                if halt:
+                    self._halting = CheckpointId(checkpoint)
+                self._orders.heard(CheckpointId(checkpoint), savepoint)
                 self._trigger(CheckpointId(checkpoint), unaligned_after_s)
+                if checkpoint <= self._aligner.done:  # its barriers were quicker
+                    self._halt_if_told(CheckpointId(checkpoint))
+            case Drain():
+                self._sources.drain()
             case BarrierArrived(checkpoint, unaligned):
                 self._barrier_arrived(CheckpointId(checkpoint), unaligned)
             case Complete(checkpoint):
@@ -308,6 +322,7 @@ class Slot:
             frames.append(frame)
         if len(frames):
             self._backlog.append(frames)
+        self._halted = start.commit_only
         open_operators(start, self.chains)
         self._crash_points.reach("slot.restored", self.id, start.restored_from)
         if start.restored_from is None:
@@ -317,7 +332,7 @@ class Slot:
             self._commits.commit_up_to(self._restored_from)
 
     def _committed(self, checkpoint: CheckpointId) -> None:
-        if not self._ready:
+        if not self._ready and not self._halted:
             self._become_ready()
         self._control.send(Committed(checkpoint))
 
@@ -362,6 +377,9 @@ class Slot:
     def _abort(self, checkpoint: CheckpointId, latest_completed: CheckpointId) -> None:
         self._forget_trigger(checkpoint)
         self._uploader.aborted.add(checkpoint)
+        self._orders.heard(checkpoint, None)  # a snapshot that waits for its trigger is let go
+        if self._halting == checkpoint:
+            self._halting, self._ready, self._halted = None, self._ready or self._halted, False
         self._act(self._aligner.on_abort(checkpoint))
         if latest_completed > self._restored_from:
             self._commits.commit_up_to(latest_completed)  # repairs a lost "complete"
@@ -372,6 +390,7 @@ class Slot:
         for old in [id for id in self._triggered_at if id <= checkpoint]:
             del self._triggered_at[old]
         self._uploader.aborted -= {id for id in self._uploader.aborted if id < checkpoint}
+        self._orders.forget_before(checkpoint)
 
     # -- frames ---------------------------------------------------------------------------------------------------
 
@@ -441,21 +460,6 @@ class Slot:
             self._work = None
             if work.operator.backend is not None:
                 work.operator.backend.clean_up(CLEAN_UP_ENTRIES)
-
-    def _poll_sources(self, patience_s: float) -> bool:
-        """Ask the next source for records; with one source, wait for them."""
-        active = [chain for chain in self._sources if not chain.ended]
-        if not active:
-            return False
-        share = patience_s / len(active)
-        for _ in range(len(active)):
-            chain = active[self._source_turn % len(active)]
-            self._source_turn += 1
-            source = chain.source
-            assert source is not None
-            if not source.exhausted and source.poll(self._clock() + share):
-                return True
-        return False
 
     def _end_chains(self) -> None:
         for chain in self.chains:
@@ -540,10 +544,7 @@ class Slot:
         cut = self._cuts.take(checkpoint)
         if cut is not None:
             timings = msgspec.structs.replace(cut.timings, in_flight_bytes=cut.capture.size_bytes)
-            frames = cut.capture.frames
-            self._uploads.submit(
-                lambda: self._uploader.store_and_acknowledge(checkpoint, cut.snapshots, timings, frames)
-            )
+            self._orders.store(checkpoint, cut.snapshots, timings, cut.capture.frames)
 
     def _checkpoint(
         self,
@@ -587,7 +588,13 @@ class Slot:
         if capture is not None:
             self._cuts.begin(Cut(snapshots, timings, capture))
         else:
-            self._uploads.submit(lambda: self._uploader.store_and_acknowledge(checkpoint, snapshots, timings, []))
+            self._orders.store(checkpoint, snapshots, timings, [])
+        self._halt_if_told(checkpoint)
+
+    def _halt_if_told(self, checkpoint: CheckpointId) -> None:
+        """The savepoint of a stop: no record, no timer behind it."""
+        if self._halting == checkpoint and self._ready:
+            self._ready, self._halted = False, True
 
     def _new_held(self) -> HeldFrames:
         return HeldFrames(self.settings.held_memory_bytes, self.settings.held_disk_bytes)

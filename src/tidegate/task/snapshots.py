@@ -3,23 +3,28 @@
 step 4b  the synchronous part is a set of views on the state, taken in the task's thread (cheap: copy-on-write)
 step 4c  here: the views are written to ONE file for the slot (tiny ones travel inline)
 step 4d  here, and only after the file is stored: the acknowledgement
+
+For a savepoint the files go into its folder, in the canonical format as Parquet tables (task/savepoints.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
 
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import CheckpointId, SlotId
-from tidegate.storage.metadata import SlotSnapshot, SubtaskSnapshot
+from tidegate.state.backend import Section
+from tidegate.storage.metadata import FileRef, SlotSnapshot, SubtaskSnapshot
+from tidegate.storage.savepoint_format import CANONICAL
 from tidegate.storage.snapshot_file import SnapshotFileWriter, store_snapshot
-from tidegate.task.in_flight import add_in_flight
+from tidegate.task.in_flight import in_flight_sections
 from tidegate.task.operators.base import OperatorSnapshot
-from tidegate.task.ports import ControlPort, CrashPoints, SnapshotStorage
-from tidegate.wire.control import Acknowledge, Decline, SnapshotTimings
+from tidegate.task.ports import Background, ControlPort, CrashPoints, SnapshotStorage
+from tidegate.task.savepoints import native_path, store_tables
+from tidegate.wire.control import Acknowledge, Decline, SavepointOrder, SnapshotTimings
 from tidegate.wire.frame import Frame
 
 
@@ -43,13 +48,15 @@ class SnapshotUploader:
         operators: list[OperatorSnapshot],
         timings: SnapshotTimings,
         in_flight: list[Frame],
+        order: SavepointOrder | None = None,
     ) -> None:
+        """`order`: the snapshot is part of a savepoint."""
         started = self.clock()
         try:
             if checkpoint in self.aborted:
                 return
             self.crash_points.reach("slot.before-store", self.slot, checkpoint)
-            snapshot = self._store(checkpoint, operators, in_flight)
+            snapshot = self._store(checkpoint, operators, in_flight, order)
         except Exception as error:  # the job goes on; the coordinator decides what a failed snapshot means
             self.control.send(Decline(checkpoint, f"{type(error).__name__}: {error}"))
             return
@@ -62,25 +69,30 @@ class SnapshotUploader:
             Acknowledge(
                 checkpoint,
                 snapshot,
-                msgspec.structs.replace(timings, async_s=self.clock() - started, state_bytes=snapshot.file.size),
+                msgspec.structs.replace(timings, async_s=self.clock() - started, state_bytes=snapshot.size_bytes()),
             )
         )
         self.crash_points.reach("slot.after-ack", self.slot, checkpoint)
 
     def _store(
-        self, checkpoint: CheckpointId, operators: list[OperatorSnapshot], in_flight: list[Frame]
+        self,
+        checkpoint: CheckpointId,
+        operators: list[OperatorSnapshot],
+        in_flight: list[Frame],
+        order: SavepointOrder | None,
     ) -> SlotSnapshot:
-        writer = SnapshotFileWriter()
-        add_in_flight(writer, self.plan, in_flight)
-        for operator in operators:
-            if operator.keyed is not None:
-                for state, kind, key_group, batch in operator.keyed.sections():
-                    writer.add(operator.uid, state, kind, key_group, batch)
-            if operator.operator is not None:
-                for state, kind, key_group, batch in operator.operator.sections():
-                    writer.add(operator.uid, state, kind, key_group, batch)
-        data, sections = writer.finish()
-        file = store_snapshot(self.storage, self.path_of(checkpoint), data, sections, self.inline_limit_bytes)
+        sections = _sections(operators, self.plan, in_flight)
+        tables: list[FileRef] = []
+        if order is not None and order.format == CANONICAL:
+            tables = store_tables(self.storage, order, self.slot, self.plan, sections)
+            file = FileRef(size=0)
+        else:
+            writer = SnapshotFileWriter()
+            for uid, section in sections:
+                writer.add(uid, *section)
+            data, index = writer.finish()
+            path = self.path_of(checkpoint) if order is None else native_path(order, self.slot)
+            file = store_snapshot(self.storage, path, data, index, self.inline_limit_bytes)
         subtasks = [
             SubtaskSnapshot(
                 uid=operator.uid,
@@ -92,4 +104,48 @@ class SnapshotUploader:
             )
             for operator in operators
         ]
-        return SlotSnapshot(self.slot.layer, self.slot.index, file, subtasks)
+        return SlotSnapshot(self.slot.layer, self.slot.index, file, subtasks, tables)
+
+
+class SnapshotOrders:
+    """Snapshots that wait to hear what they are for. Task's thread.
+
+    The trigger says where a savepoint goes; it comes over the control connection, the barrier with the records. So a
+    snapshot may be taken before the slot knows. It is stored as soon as the trigger, or an abort, has come.
+    """
+
+    def __init__(self, uploads: Background, uploader: SnapshotUploader) -> None:
+        self._uploads = uploads
+        self._uploader = uploader
+        self._orders: dict[CheckpointId, SavepointOrder | None] = {}
+        self._waiting: dict[CheckpointId, tuple[list[OperatorSnapshot], SnapshotTimings, list[Frame]]] = {}
+
+    def heard(self, checkpoint: CheckpointId, order: SavepointOrder | None) -> None:
+        """The trigger has come, or an abort, after which the order plays no part."""
+        self._orders.setdefault(checkpoint, order)
+        if checkpoint in self._waiting:
+            self.store(checkpoint, *self._waiting.pop(checkpoint))
+
+    def store(
+        self, checkpoint: CheckpointId, parts: list[OperatorSnapshot], timings: SnapshotTimings, frames: list[Frame]
+    ) -> None:
+        if checkpoint not in self._orders:
+            self._waiting[checkpoint] = parts, timings, frames
+            return
+        order = self._orders[checkpoint]
+        self._uploads.submit(lambda: self._uploader.store_and_acknowledge(checkpoint, parts, timings, frames, order))
+
+    def forget_before(self, checkpoint: CheckpointId) -> None:
+        self._orders = {id: order for id, order in self._orders.items() if id >= checkpoint}
+
+
+def _sections(
+    operators: list[OperatorSnapshot], plan: JobPlan, in_flight: list[Frame]
+) -> Iterator[tuple[str, Section]]:
+    """All that the slot stores, with the uid that it belongs to."""
+    yield from in_flight_sections(plan, in_flight)
+    for operator in operators:
+        for part in (operator.keyed, operator.operator):
+            if part is not None:
+                for section in part.sections():
+                    yield operator.uid, section

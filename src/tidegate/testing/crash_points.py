@@ -37,6 +37,8 @@ DRIVER_POINTS = (
     "driver.after-finished",
 )
 ALL_POINTS = (*SLOT_POINTS, *DRIVER_POINTS)
+#: Reached only by a savepoint; it passes all the others too.
+SAVEPOINT_POINTS = ("driver.savepoint-stored",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,9 @@ class Crash:
     index: int | None = None
 
     def __post_init__(self) -> None:
-        if self.point not in ALL_POINTS:
-            raise ValueError(f"there is no crash point {self.point!r}; there are {', '.join(ALL_POINTS)}")
+        known = (*ALL_POINTS, *SAVEPOINT_POINTS)
+        if self.point not in known:
+            raise ValueError(f"there is no crash point {self.point!r}; there are {', '.join(known)}")
 
     def fits(self, point: str, slot: SlotId | None) -> bool:
         if point != self.point:

@@ -10,19 +10,21 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidegate.api.environment import StreamEnvironment
 from tidegate.config import JobConfig
 from tidegate.connectors.collect_sink import CollectedResults
-from tidegate.coordinator.attempt import Attempt, AttemptEnded, AttemptFinished, Timeouts
+from tidegate.coordinator.attempt import Attempt, AttemptEnded, AttemptFinished, AttemptRescaled, Timeouts
 from tidegate.coordinator.job import AttemptInputs, Decision, JobEnded, JobRun, RestartIn
 from tidegate.coordinator.observing import JobStatus, JobView
+from tidegate.coordinator.savepoints import SavepointRequest
 from tidegate.errors import CheckpointDamaged, ConfigurationError, JobFolderInUse, Superseded, TidegateError
 from tidegate.ids import SlotId
 from tidegate.launch import collected_results, slot_settings
+from tidegate.storage.anywhere import reaching_anywhere
 from tidegate.storage.store import ObjectStore, open_store
 from tidegate.task.failures import describe_failure
 from tidegate.task.mailbox import Mailbox
@@ -46,6 +48,20 @@ class Stuck(AssertionError):
 
 class AllDriversDied(Stuck):
     """As many drivers have crashed as the run was given. What the last one left in storage can be resumed."""
+
+
+@dataclass(slots=True)
+class Ask:
+    """Ask for a savepoint, a stop or a rescale as soon as so many checkpoints have completed; `outcome` is the answer."""
+
+    request: SavepointRequest
+    after_checkpoints: int = 1
+    asked: bool = False
+
+    @property
+    def outcome(self) -> Any:
+        """What the user's call would return or raise."""
+        return self.request.future.result(timeout=0)
 
 
 @dataclass(slots=True)
@@ -123,14 +139,16 @@ class InProcessRun:
         store: ObjectStore | None = None,
         max_actions: int = MAX_ACTIONS,
         crash_points: InProcessCrashPoints | None = None,
+        asks: Sequence[Ask] = (),
     ) -> None:
+        self._asks = list(asks)
         self._env = env
         self._random = random.Random(seed)
         self._crash_points = crash_points or InProcessCrashPoints(list(crashes or []))
         self._clock = ManualClock()
         uri = storage or env._config.storage or f"memory://run-{seed}-{self._random.getrandbits(48):x}"
         self._config: JobConfig = replace(env.config(), storage=uri)
-        self._store = open_store(uri) if store is None else store
+        self._store = reaching_anywhere(open_store(uri) if store is None else store)
         self._max_drivers = max_drivers
         self._max_actions = max_actions
         self._zombies_allowed = zombies
@@ -217,6 +235,11 @@ class InProcessRun:
         try:
             return run.until_outcome()
         finally:
+            if run.attempt.outcome is not None:  # else the driver has died
+                run.attempt.abandon_savepoints()
+            if isinstance(run.attempt.outcome, AttemptRescaled):
+                run.attempt.desk.open.pop(run.attempt.rescale_request).future.set_result(run.attempt.outcome)
+            run.attempt.desk.refuse_all("the attempt has ended")
             job.used_ids_below(run.attempt.scheduler.next_id)
             for process in run.processes.values():
                 process.link.cut = True
@@ -260,6 +283,7 @@ class _AttemptRun:
             wall_clock=self._clock,
             on_driver_payload=self._payload,
             timeouts=Timeouts(heartbeat_s=float("inf"), start_s=float("inf")),
+            commit_only=inputs.commit_only,
         )
         settings = slot_settings(job.config)
         for id in job.plan.slots:
@@ -298,6 +322,7 @@ class _AttemptRun:
     def until_outcome(self) -> Any:
         while self.attempt.outcome is None:
             self._run.count_action()
+            self._ask()
             weights, actions = self._possible()
             if not actions:
                 self._let_time_pass()
@@ -310,9 +335,15 @@ class _AttemptRun:
         # An ended attempt's last log record may still be on its way; the product waits for it too.
         while self._storing.jobs:
             self._storing.jobs.popleft()()
-        if isinstance(self.attempt.outcome, AttemptFinished):
+        if isinstance(self.attempt.outcome, AttemptFinished | AttemptRescaled):
             self._wind_down()
         return self.attempt.outcome
+
+    def _ask(self) -> None:
+        for ask in self._run._asks:
+            if not ask.asked and self.attempt.running and self._run._view.completed >= ask.after_checkpoints:
+                ask.asked = True
+                self.attempt.request_savepoint(ask.request)
 
     def _wind_down(self) -> None:
         """FINISHED stands in the log: the slots hear it and end, layer by layer, as Spark's tasks do."""
@@ -484,12 +515,13 @@ def run_in_process(
     storage: str | None = None,
     zombies: bool = True,
     store: ObjectStore | None = None,
+    asks: Sequence[Ask] = (),
 ) -> RunResult:
     """Run the job of `env` to its end in this process. The same seed gives the same run.
 
     `store` is used in place of what the storage's address names: a FlakyStore around it, say.
     """
-    return InProcessRun(env, seed, crashes, storage, zombies=zombies, store=store).run()
+    return InProcessRun(env, seed, crashes, storage, zombies=zombies, store=store, asks=asks).run()
 
 
-__all__ = ["AllDriversDied", "InProcessRun", "RunResult", "Stuck", "run_in_process"]
+__all__ = ["AllDriversDied", "Ask", "InProcessRun", "RunResult", "Stuck", "run_in_process"]

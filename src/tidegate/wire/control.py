@@ -162,6 +162,14 @@ class Start(Message, frozen=True):
     operator_state: list[StateShare] = []  # in the order of the old subtasks
     in_flight: list[FileRef] = []  # records that were under way to this slot's operators; the oldest file first
     incarnation: str = ""  # of the job's log
+    commit_only: bool = False  # the savepoint of a stop stands: commit what it holds, process nothing
+
+
+class SavepointOrder(msgspec.Struct, frozen=True):
+    """Where a slot stores its part of a savepoint."""
+
+    folder: str  # a URI, without a slash at the end
+    format: str  # canonical | native
 
 
 class Trigger(Message, frozen=True):
@@ -173,6 +181,12 @@ class Trigger(Message, frozen=True):
 
     checkpoint: int
     unaligned_after_s: float | None = None
+    savepoint: SavepointOrder | None = None
+    halt: bool = False  # process nothing behind the barrier, until it is aborted or the job ends
+
+
+class Drain(Message, frozen=True):
+    """Sources end as if there were nothing more to read; their splits stay unfinished."""
 
 
 class Complete(Message, frozen=True):
@@ -197,7 +211,7 @@ class Cancel(Message, frozen=True):
 
 
 FromSlot = Union[Ready, Heartbeat, LastCounts, Acknowledge, Decline, Ended, Committed, SlotFailed, ToDriver]
-ToSlot = Union[Start, Trigger, Complete, Abort, Finish, Cancel]
+ToSlot = Union[Start, Trigger, Drain, Complete, Abort, Finish, Cancel]
 
 _encoder = msgspec.msgpack.Encoder()
 _from_slot = msgspec.msgpack.Decoder(FromSlot)

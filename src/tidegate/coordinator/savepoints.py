@@ -1,0 +1,115 @@
+"""Savepoints, stops and rescales that users have asked for: what was asked, and the one answer to each. Driver.
+
+Asked from any thread; answered by the coordinator's. The future of a request is answered exactly once: with the place of the
+savepoint, or with `SavepointFailed`, after which the job goes on as if nothing had been asked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidegate.errors import ConfigurationError, SavepointFailed
+from tidegate.ids import CheckpointId
+from tidegate.protocol.checkpointing import StopMode
+from tidegate.storage.anywhere import as_uri, is_uri
+from tidegate.storage.savepoint_format import CANONICAL, NATIVE
+from tidegate.storage.store import open_store, without_credentials
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """A savepoint that stands; `path` is what `resume` takes."""
+
+    path: str
+    checkpoint: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rescaled:
+    """The job runs with another parallelism."""
+
+    parallelism: int
+    gap_s: float  #: from the last record of the old attempt to the first that the new one may take
+    checkpoint: int  #: that it has gone through
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointRequest:
+    """What a user asked for. `parallelism`: of a rescale, which stores a checkpoint and no savepoint."""
+
+    directory: str | None
+    format: str = CANONICAL
+    stop: StopMode | None = None
+    timeout_s: float | None = None
+    parallelism: int | None = None
+    future: Future[Any] = field(default_factory=Future)
+
+    def folder(self, job: str, checkpoint: CheckpointId) -> str:
+        """A new one in the directory, for this savepoint alone."""
+        assert self.directory is not None
+        return f"{self.directory}/savepoint-{job}-{checkpoint}-{secrets.token_hex(3)}"
+
+
+def savepoint_request(
+    directory: str | None,
+    default: str | None,
+    format: str = CANONICAL,
+    stop: StopMode | None = None,
+    timeout_s: float | None = None,
+) -> SavepointRequest:
+    """:raises ConfigurationError: when nobody has said where to, or it cannot be a place."""
+    where = directory or default
+    if where is None:
+        raise ConfigurationError(
+            "nobody has said where the savepoint goes: give a directory, or set it for the job "
+            "(execution.checkpointing.savepoint-dir, or env.checkpointing(savepoints=...))"
+        )
+    if not is_uri(where):
+        raise ConfigurationError(
+            f"{where!r} is no place for savepoints: use /path, file:///path, s3://bucket/folder ..."
+        )
+    if format not in (CANONICAL, NATIVE):
+        raise ConfigurationError(f"savepoint format {format!r} is unknown: use {CANONICAL!r} or {NATIVE!r}")
+    open_store(where)  # refuses what it cannot open, and credentials
+    return SavepointRequest(as_uri(where), format, stop, timeout_s)
+
+
+@dataclass(slots=True)
+class SavepointDesk:
+    """Open requests by number. The coordinator's thread."""
+
+    open: dict[int, SavepointRequest] = field(default_factory=dict)
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def take(self, request: SavepointRequest) -> int:
+        number = next(self._numbers)
+        self.open[number] = request
+        return number
+
+    def fulfil(self, number: int, savepoint: Savepoint) -> None:
+        request = self.open.pop(number, None)
+        if request is not None:
+            request.future.set_result(savepoint)
+
+    def refuse(self, number: int, reason: str) -> None:
+        request = self.open.pop(number, None)
+        if request is not None:
+            refuse(request, reason)
+
+    def refuse_all(self, reason: str) -> None:
+        """The attempt has ended: what was asked of it is not asked of the next."""
+        for number in list(self.open):
+            self.refuse(number, reason)
+
+
+def refuse(request: SavepointRequest, reason: str) -> None:
+    what = "the savepoint was not taken" if request.parallelism is None else "the job was not rescaled"
+    where = "" if request.directory is None else f" (to {without_credentials(request.directory)})"
+    request.future.set_exception(
+        SavepointFailed(f"{what}{where}: {reason}. The job goes on without it.", reason=reason)
+    )
