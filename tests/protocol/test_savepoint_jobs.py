@@ -104,7 +104,12 @@ def test_a_crash_at_each_step_of_a_stop_leaves_a_whole_job_or_a_whole_savepoint(
     """The first checkpoint passes the points as well, so the crash is at the second time each process gets there."""
     storage = fresh_storage()
     ask = Ask(request(stop), after_checkpoints=1)
-    run(job(storage), ask, seed=seed, crashes=(Crash(point, nth=1 if "finished" in point or point == "slot.restored" else 2),))
+    run(
+        job(storage),
+        ask,
+        seed=seed,
+        crashes=(Crash(point, nth=1 if "finished" in point or point == "slot.restored" else 2),),
+    )
 
     records = log_records(storage)
     stood = [record for record in records if record.kind is LogKind.SAVEPOINT_STOP]
