@@ -163,6 +163,7 @@ class Worker:
     uploads: Later = field(default_factory=Later)
     commits: Later = field(default_factory=Later)
     points: Reached = field(default_factory=Reached)
+    triggered: set[int] = field(default_factory=set)
     slot: Slot = field(init=False)
     a: Channel = field(init=False)
     b: Channel = field(init=False)
@@ -190,12 +191,16 @@ class Worker:
 
     def tell(self, *messages: ToSlot) -> None:
         for message in messages:
+            if isinstance(message, Trigger):
+                self.triggered.add(message.checkpoint)
             self.slot.mailbox.post(message)
         self.turn()
 
     def get(self, *frames: list[Frame]) -> None:
         """Frames arrive, in this order, and the slot does all that it can."""
         for frame in (each for many in frames for each in many):
+            if frame.kind is Kind.CHECKPOINT_BARRIER and frame.value not in self.triggered:
+                self.tell(Trigger(frame.value))  # as the coordinator tells every slot
             self.slot.mailbox.put_frame(frame)
         self.turn()
 

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Union
 
+import msgspec
+
 from tidegate.config import JobConfig
 from tidegate.connectors.contract import Split
 from tidegate.coordinator.attempt import AttemptEnded, AttemptFinished, AttemptRescaled, Outcome
@@ -124,7 +126,14 @@ class JobRun:
     def _resume_point(self, resume: str | None) -> object:
         if resume is None:
             return Resume.FRESH
-        return Resume.LATEST if resume == "latest" else resolve(self._store, self._paths, resume)
+        if resume == "latest":
+            return Resume.LATEST
+        pointer = resolve(self._store, self._paths, resume)
+        inside = pointer.metadata_path.startswith(self._paths.folder)
+        if self.config.claim_mode == "claim" and not inside:
+            # Named by its URI, so that nobody takes it for one of the job's own files.
+            return msgspec.structs.replace(pointer, owned=True, metadata_path=self._store.uri(pointer.metadata_path))
+        return pointer
 
     def _look_at(self, resume: object) -> CheckpointMetadata | None:
         """The checkpoint that the job would start from now."""
@@ -242,7 +251,7 @@ class JobRun:
         return JobEnded(JobStatus.FAILED, error)
 
     def canceled(self) -> JobEnded:
-        self._try(self.recorder.cancel)
+        self._try(lambda: self.recorder.cancel(keep=self.config.retention == "retain"))
         self._status(JobStatus.CANCELED, "")
         return JobEnded(JobStatus.CANCELED, None)
 

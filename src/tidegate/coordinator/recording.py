@@ -108,7 +108,7 @@ class CheckpointRecorder:
     def _store_savepoint(
         self, metadata: CheckpointMetadata, purpose: Purpose, order: SavepointOrder
     ) -> CheckpointPointer:
-        stopped = None if purpose is Purpose.SAVEPOINT else purpose.value
+        stopped = {Purpose.SUSPEND: "suspend", Purpose.DRAIN: "drain"}.get(purpose)
         data = store_savepoint(self.store, order.folder, metadata, format=order.format, stopped=stopped)
         return pointer_to(f"{order.folder}/{METADATA_NAME}", data, metadata, owned=False)
 
@@ -125,8 +125,14 @@ class CheckpointRecorder:
         self._append(self.log.finished(self.wall_clock()))
         self.crash_points.reach("driver.after-finished")
 
-    def cancel(self) -> None:
-        self._append(self.log.canceled(self.wall_clock()))
+    def cancel(self, keep: bool = True) -> None:
+        """Without `keep` the checkpoints go with the job."""
+        last = self.log.last
+        assert last is not None
+        self._append(self.log.canceled(self.wall_clock(), keep))
+        if not keep:
+            self._dropped += [pointer for pointer in last.retained if pointer.owned]
+            self.delete_dropped()
 
     def fail(self, reason: str) -> None:
         self._append(self.log.failed(self.wall_clock(), reason))

@@ -46,8 +46,8 @@ class Purpose(enum.Enum):
     REQUESTED = "requested"
     FINAL = "final"  #: after all input has ended
     SAVEPOINT = "savepoint"
-    SUSPEND = "suspend"  #: the savepoint of a stop, sources stopped before it
-    DRAIN = "drain"  #: the savepoint of a stop, after every operator has had its end of input
+    SUSPEND = "stop: suspend"  #: the savepoint of a stop, sources stopped before it
+    DRAIN = "stop: drain"  #: the savepoint of a stop, after every operator has had its end of input
     RESCALE = "rescale"  #: a checkpoint with sources stopped, after which the attempt ends
 
     @property

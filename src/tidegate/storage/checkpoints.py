@@ -17,7 +17,7 @@ import xxhash
 
 from tidegate.errors import CheckpointDamaged, ConfigurationError
 from tidegate.ids import AttemptId, AttemptNumber, CheckpointId, Generation
-from tidegate.storage.anywhere import as_uri, folder_of, is_uri
+from tidegate.storage.anywhere import as_uri, folder_of, is_uri, reaching_anywhere
 from tidegate.storage.log import CheckpointPointer, JobLog
 from tidegate.storage.metadata import CheckpointMetadata, decode_metadata, encode_metadata, metadata_with_paths
 from tidegate.storage.paths import METADATA_NAME, JobPaths
@@ -115,12 +115,12 @@ def damaged_checkpoint(
 def resolve(store: ObjectStore, paths: JobPaths, text: str) -> CheckpointPointer:
     """The checkpoint that a user names by `chk-17`, or by the path or URI of its folder or metadata file.
 
-    `chk-17` must be retained by the job's log. A path need not be: it may be of another job, a savepoint, in any storage
-    that `store` reaches (storage/anywhere.py).
+    `chk-17` must be retained by the job's log. A path need not be: it may be of another job, a savepoint, in any storage.
 
     :raises ConfigurationError: when the text names no checkpoint.
     :raises CheckpointDamaged: when the named metadata file cannot be read.
     """
+    store = reaching_anywhere(store)
     newest = JobLog(store, paths).read_newest()
     retained = [] if newest is None else newest.retained
     by_id = re.fullmatch(r"(?:chk-)?([0-9]+)", text)

@@ -332,8 +332,9 @@ class JobLog:
     def finished(self, now: float) -> LogRecord:
         return self._next(LogKind.FINISHED, now, finished=True, stopping=False)
 
-    def canceled(self, now: float) -> LogRecord:
-        return self._next(LogKind.CANCELED, now)
+    def canceled(self, now: float, keep: bool = True) -> LogRecord:
+        """Without `keep` nothing is retained: a next run begins at the beginning."""
+        return self._next(LogKind.CANCELED, now, **({} if keep else {"latest": None, "retained": []}))
 
     def failed(self, now: float, reason: str) -> LogRecord:
         return self._next(LogKind.FAILED, now, reason=reason)

@@ -390,7 +390,6 @@ class Slot:
         for old in [id for id in self._triggered_at if id <= checkpoint]:
             del self._triggered_at[old]
         self._uploader.aborted -= {id for id in self._uploader.aborted if id < checkpoint}
-        self._orders.forget_before(checkpoint)
 
     # -- frames ---------------------------------------------------------------------------------------------------
 

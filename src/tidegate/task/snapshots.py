@@ -27,6 +27,8 @@ from tidegate.task.savepoints import native_path, store_tables
 from tidegate.wire.control import Acknowledge, Decline, SavepointOrder, SnapshotTimings
 from tidegate.wire.frame import Frame
 
+MAX_ORDERS = 64  #: far more than can be under way
+
 
 @dataclass(slots=True)
 class SnapshotUploader:
@@ -125,6 +127,8 @@ class SnapshotOrders:
         self._orders.setdefault(checkpoint, order)
         if checkpoint in self._waiting:
             self.store(checkpoint, *self._waiting.pop(checkpoint))
+        while len(self._orders) > MAX_ORDERS:  # of checkpoints that were given up before a snapshot was taken
+            del self._orders[min(self._orders)]
 
     def store(
         self, checkpoint: CheckpointId, parts: list[OperatorSnapshot], timings: SnapshotTimings, frames: list[Frame]
@@ -132,11 +136,8 @@ class SnapshotOrders:
         if checkpoint not in self._orders:
             self._waiting[checkpoint] = parts, timings, frames
             return
-        order = self._orders[checkpoint]
+        order = self._orders.pop(checkpoint)
         self._uploads.submit(lambda: self._uploader.store_and_acknowledge(checkpoint, parts, timings, frames, order))
-
-    def forget_before(self, checkpoint: CheckpointId) -> None:
-        self._orders = {id: order for id, order in self._orders.items() if id >= checkpoint}
 
 
 def _sections(
