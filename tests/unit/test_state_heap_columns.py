@@ -14,7 +14,7 @@ from tidegate.errors import KeyTypeError, TypeDeclarationError
 from tidegate.state import heap_columns
 from tidegate.state.declarations import ValueState
 from tidegate.state.keys import key_type
-from tidegate.state.running_sums import running_sums
+from tidegate.state.running_folds import running_folds
 
 INT = key_type(int)
 
@@ -247,5 +247,5 @@ def test_running_sums_are_to_the_last_bit_those_of_adding_one_by_one(steps):
     at_once = np.full(6, 0.1)
     np.add.at(at_once, rows, numbers)
 
-    assert running_sums(totals, rows, numbers).tolist() == expected
+    assert running_folds(np.add, totals, rows, numbers).tolist() == expected
     assert totals.tolist() == expected_totals.tolist() == at_once.tolist()

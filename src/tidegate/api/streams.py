@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 import pyarrow as pa
 
-from tidegate.api import aggregates
+from tidegate.api import aggregates, vectorised
 from tidegate.api.building import add_operator, need_instance
 from tidegate.api.connected import ConnectedStreams
 from tidegate.api.functions import (
@@ -276,19 +276,22 @@ class KeyedStream:
 
     def count(self, *, uid: str, **options: Any) -> DataStream:
         """(key, number of records so far), for every record."""
-        return self._built_in(aggregates.count_function(), self._pairs(int), "count", uid, options)
+        out = self._pairs(int)
+        by_batch = vectorised.in_batches(self._stream._type, self._key, int)
+        function = vectorised.count_function(out) if by_batch else aggregates.count_function()
+        return self._built_in(function, out, "count", uid, options)
 
     def sum(self, field: FieldName, *, uid: str, **options: Any) -> DataStream:
         """(key, sum of the field so far), for every record."""
-        return self._fold(field, op.add, "sum", uid, options)
+        return self._fold(field, "sum", uid, options)
 
     def min(self, field: FieldName, *, uid: str, **options: Any) -> DataStream:
         """(key, smallest value of the field so far), for every record."""
-        return self._fold(field, min, "min", uid, options)
+        return self._fold(field, "min", uid, options)
 
     def max(self, field: FieldName, *, uid: str, **options: Any) -> DataStream:
         """(key, largest value of the field so far), for every record."""
-        return self._fold(field, max, "max", uid, options)
+        return self._fold(field, "max", uid, options)
 
     def connect(self, other: KeyedStream | DataStream) -> ConnectedStreams:
         """With another keyed stream of the same key type, to share its keys' state; or with one that is broadcast:
@@ -302,22 +305,40 @@ class KeyedStream:
             )
         return ConnectedStreams(self._stream, other, (self._key, None))
 
-    def _fold(
-        self, field: FieldName, fold: Callable[[Any, Any], Any], name: str, uid: str, options: dict[str, Any]
-    ) -> DataStream:
+    def _fold(self, field: FieldName, how: str, uid: str, options: dict[str, Any]) -> DataStream:
+        """Whole batches where the key and the number are columns, else record by record; the stored state is the same."""
         selector = make_key_selector(self._stream._type, (field,), None)
         value_type = selector.key_annotation
-        function = aggregates.fold_function(selector.row_key(), fold, Pickled if value_type is None else value_type)
-        return self._built_in(function, self._pairs(value_type), f"{name} {field}", uid, options)
+        out = self._pairs(value_type)
+        function: KeyedProcessFunction | KeyedBatchFunction
+        if selector.fields is not None and vectorised.in_batches(self._stream._type, self._key, value_type):
+            (column,) = selector.fields
+            if how == "sum":
+                function = vectorised.sum_function(column, value_type, out)
+            else:
+                function = vectorised.extreme_function(column, value_type, how, out)
+        else:
+            fold = {"sum": op.add, "min": min, "max": max}[how]
+            function = aggregates.fold_function(selector.row_key(), fold, Pickled if value_type is None else value_type)
+        return self._built_in(function, out, f"{how} {field}", uid, options)
 
     def _pairs(self, value_type: Any) -> RecordType:
         key = self._key.key_annotation
         return record_type(None if key is None or value_type is None else tuple[key, value_type])
 
     def _built_in(
-        self, function: KeyedProcessFunction, out: RecordType, name: str, uid: str, options: dict[str, Any]
+        self,
+        function: KeyedProcessFunction | KeyedBatchFunction,
+        out: RecordType,
+        name: str,
+        uid: str,
+        options: dict[str, Any],
     ) -> DataStream:
-        spec = specs.KeyedProcessSpec(function, self._key)
+        spec: specs.Spec
+        if isinstance(function, KeyedBatchFunction):
+            spec = specs.KeyedBatchSpec(function, self._key)
+        else:
+            spec = specs.KeyedProcessSpec(function, self._key)
         return self._apply(
             spec,
             options.pop("name", name),

@@ -14,16 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import pyarrow as pa
-
 from tidegate.state.declarations import ABSENT
-from tidegate.state.fitting import Fitter, column_of
-from tidegate.state.handles import ListHandle, MapHandle, ValueHandle
-from tidegate.state.key_columns import normalised_keys
+from tidegate.state.handles import ListHandle, MapHandle
+from tidegate.state.one_by_one import OneByOneValue
 
 if TYPE_CHECKING:
     from tidegate.state.declarations import StoredValue
-    from tidegate.state.handles import Column
     from tidegate.state.keys import KeyType
     from tidegate.state.ttl import Lifetime
 
@@ -84,20 +80,17 @@ class Surroundings:
     admit_key: Callable[[Any], Any] = lambda key: key  #: the same for the keys of a map
 
 
-class ExpiringValue(ValueHandle[T]):
+class ExpiringValue(OneByOneValue[T]):
     """Value state with a TTL."""
 
-    __slots__ = ("_around", "_copy", "_declaration", "_default", "_fitter", "_key_type", "_lifetime", "_table")
+    __slots__ = ("_around", "_copy", "_lifetime", "_table")
 
     def __init__(self, declaration: StoredValue, table: PairValues, key_type: KeyType, around: Surroundings) -> None:
-        self._declaration = declaration
+        super().__init__(declaration, key_type)
         self._table = table
-        self._key_type = key_type
         self._around = around
         self._lifetime = around.lifetime
-        self._default: Any = declaration.default
         self._copy = declaration.value_type.copy
-        self._fitter = Fitter(declaration, declaration.value_type)
 
     def get(self) -> T:
         around = self._around
@@ -121,33 +114,14 @@ class ExpiringValue(ValueHandle[T]):
             self._table.put_pair(key, (pair[0], now + lifetime.milliseconds))
         return self._around.give(pair[0])
 
-    def get_many(self, keys: Column) -> pa.Array:
-        normalised, now = normalised_keys(self._key_type, keys), self._lifetime.now_ms()
-        pairs = self._table.find_pairs(normalised)
-        found = [self._seen(key, pair, now) for key, pair in zip(normalised, pairs, strict=True)]
-        return column_of(self._declaration, found)
+    def _read_many(self, keys: list[Any]) -> list[Any]:
+        now = self._lifetime.now_ms()
+        return [self._seen(key, pair, now) for key, pair in zip(keys, self._table.find_pairs(keys), strict=True)]
 
-    def update_many(self, keys: Column, values: Column) -> None:
+    def _write_many(self, values: Iterable[tuple[Any, Any]]) -> None:
         admit, put, expiry = self._around.admit, self._table.put_pair, self._lifetime.expiry_ms()
-        kept = [(admit(value), expiry) for value in self._fitter.values(values, len(keys))]
-        for key, pair in zip(normalised_keys(self._key_type, keys), kept, strict=True):
+        for key, pair in [(key, (admit(value), expiry)) for key, value in values]:
             put(key, pair)
-
-    def add_many(self, keys: Column, values: Column | int | float, *, running: bool = False) -> pa.Array | None:
-        self._fitter.require_number()
-        normalised = normalised_keys(self._key_type, keys)
-        numbers = self._fitter.values(values, len(keys))
-        now, expiry = self._lifetime.now_ms(), self._lifetime.expiry_ms()
-        pairs = self._table.find_pairs(normalised)
-        totals = {key: self._seen(key, pair, now) for key, pair in zip(normalised, pairs, strict=True)}
-        admit, put, fit_sum = self._around.admit, self._table.put_pair, self._fitter.fit_sum
-        sums = []
-        for key, number in zip(normalised, numbers, strict=True):
-            before = totals[key]
-            total = totals[key] = fit_sum((0 if before is None else before) + number)
-            put(key, (admit(total), expiry))
-            sums.append(total)
-        return column_of(self._declaration, sums) if running else None
 
 
 class ExpiringList(ListHandle[T]):

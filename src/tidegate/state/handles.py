@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
     Column: TypeAlias = pa.Array | pa.ChunkedArray | np.ndarray[Any, Any]
+
+Extreme: TypeAlias = Literal["min", "max"]
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -67,6 +69,16 @@ class ValueHandle(ABC, Generic[T]):
         rows, so a sum of floats does not depend on how the stream was cut into batches.
 
         :raises TypeDeclarationError: for a state that holds no number, or a sum beyond its type's range (never wraps).
+        """
+
+    @abstractmethod
+    def fold_many(self, keys: Column, values: Column | int | float, how: Extreme) -> pa.Array:
+        """Keep the smaller or the larger of each key's number and the row's, row by row; what the key has after each row.
+
+        A key without one starts at the default, or with its first number. As Python's `min` and `max` do it: a NaN that
+        comes later is passed over, one that comes first stays.
+
+        :raises TypeDeclarationError: for a state that holds no number.
         """
 
 

@@ -11,17 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import pyarrow as pa
-
 from tidegate.state.declarations import ABSENT
-from tidegate.state.fitting import Fitter, column_of
+from tidegate.state.fitting import Fitter
 from tidegate.state.handles import ListHandle, MapHandle, ValueHandle
 from tidegate.state.heap_tables import CurrentKey, ListTable, MapTable, ValueTable, chunk_of
-from tidegate.state.key_columns import normalised_keys
+from tidegate.state.one_by_one import OneByOneValue
 
 if TYPE_CHECKING:
     from tidegate.state.declarations import ListState, MapState, StoredValue
-    from tidegate.state.handles import Column
     from tidegate.state.keys import KeyType
 
 T = TypeVar("T")
@@ -32,30 +29,17 @@ _MISSING: Any = object()
 _NO_ENTRIES: dict[Any, Any] = {}
 
 
-class DictValue(ValueHandle[T]):
+class DictValue(OneByOneValue[T]):
     """Value state whose values cannot change, so they are given out as they are."""
 
-    __slots__ = (
-        "_chunks",
-        "_current",
-        "_declaration",
-        "_default",
-        "_exact",
-        "_fitter",
-        "_key_type",
-        "_owned",
-        "_table",
-    )
+    __slots__ = ("_chunks", "_current", "_exact", "_owned", "_table")
 
     def __init__(self, declaration: StoredValue, table: ValueTable, current: CurrentKey, key_type: KeyType) -> None:
-        self._declaration = declaration
+        super().__init__(declaration, key_type)
         self._table = table
         self._chunks = table.chunks
         self._owned = table.owned
         self._current = current
-        self._key_type = key_type
-        self._default: Any = declaration.default
-        self._fitter = Fitter(declaration, declaration.value_type)
         self._exact = self._fitter.exact
 
     def get(self) -> T:
@@ -74,28 +58,14 @@ class DictValue(ValueHandle[T]):
     def clear(self) -> None:
         self._table.discard(self._current.chunk, self._current.key)
 
-    def get_many(self, keys: Column) -> pa.Array:
+    def _read_many(self, keys: list[Any]) -> list[Any]:
         chunks, default = self._chunks, self._default
-        found = [chunks[chunk_of(key)].get(key, default) for key in normalised_keys(self._key_type, keys)]
-        return column_of(self._declaration, found)
+        return [chunks[chunk_of(key)].get(key, default) for key in keys]
 
-    def update_many(self, keys: Column, values: Column) -> None:
+    def _write_many(self, values: Iterable[tuple[Any, Any]]) -> None:
         put, fit = self._table.put, self._fitter.fit
-        rows = zip(normalised_keys(self._key_type, keys), self._fitter.values(values, len(keys)), strict=True)
-        for key, value in rows:
+        for key, value in values:
             put(key, fit(value))
-
-    def add_many(self, keys: Column, values: Column | int | float, *, running: bool = False) -> pa.Array | None:
-        self._fitter.require_number()
-        start: Any = 0 if self._default is None else self._default
-        chunks, put, fit_sum = self._chunks, self._table.put, self._fitter.fit_sum
-        sums = []
-        rows = zip(normalised_keys(self._key_type, keys), self._fitter.values(values, len(keys)), strict=True)
-        for key, value in rows:
-            total = fit_sum(chunks[chunk_of(key)].get(key, start) + value)
-            put(key, total)
-            sums.append(total)
-        return column_of(self._declaration, sums) if running else None
 
 
 class DictIntValue(DictValue[int]):

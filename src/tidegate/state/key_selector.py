@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from tidegate.state.keys import KeyType, key_type
+from tidegate.types import data_type
 
 if TYPE_CHECKING:
     import numpy as np
-    import pyarrow as pa
 
     from tidegate.batch import Batch
 
@@ -49,10 +51,15 @@ class KeySelector:
         return list(map(self.row_key(), batch.rows()))
 
     def key_column(self, batch: Batch) -> pa.Array | None:
-        """The key as one Arrow column, where it is one."""
-        if self.fields is not None and len(self.fields) == 1 and batch.type.typed:
-            return batch.columns().column(self.fields[0])
-        return None
+        """The key as one Arrow column, where it is made of columns: of several it is a struct of them."""
+        if self.fields is None or not batch.type.typed:
+            return None
+        columns = [batch.columns().column(field) for field in self.fields]
+        if len(columns) == 1:
+            return columns[0]
+        fields = list(data_type(self.key_annotation).arrow)
+        parts = [column.cast(field.type) for column, field in zip(columns, fields, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=fields)
 
     def hashes(self, batch: Batch, type_of_key: KeyType) -> np.ndarray[Any, Any]:
         """An unsigned 64-bit hash for each record."""

@@ -11,22 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import pyarrow as pa
-
 from tidegate.errors import TypeDeclarationError
 from tidegate.state.declarations import ABSENT
-from tidegate.state.fitting import Fitter, column_of
 from tidegate.state.handles import ValueHandle
 from tidegate.state.heap_tables import NO_KEY, refuse_without_key
-from tidegate.state.key_columns import normalised_keys
+from tidegate.state.one_by_one import OneByOneValue
 from tidegate.state.rocksdb_cache import ENTRY_BYTES, MISSING, Changes, Generations, RocksTable
 from tidegate.state.rocksdb_expiring import cells_for
 from tidegate.state.rocksdb_rows import Cells, MapKeys
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tidegate.state.declarations import Declaration, StoredValue
     from tidegate.state.expiring import Pair
-    from tidegate.state.handles import Column
     from tidegate.state.rocksdb_keys import Addresses
     from tidegate.state.rocksdb_store import Family, Row
     from tidegate.state.sections import SectionReader
@@ -201,17 +199,15 @@ class Intake:
             ) from None
 
 
-class RocksValue(ValueHandle[T]):
+class RocksValue(OneByOneValue[T]):
     """Scalars: kept as objects."""
 
-    __slots__ = ("_admit", "_current", "_declaration", "_default", "_fitter", "_table")
+    __slots__ = ("_admit", "_current", "_table")
 
     def __init__(self, declaration: StoredValue, table: RocksValues) -> None:
-        self._declaration = declaration
+        super().__init__(declaration, table.addresses.key_type)
         self._table = table
         self._current = table.current
-        self._default: Any = declaration.default
-        self._fitter = Fitter(declaration, declaration.value_type)
         self._admit = Intake(declaration, table.cells).admit
 
     def get(self) -> T:
@@ -227,34 +223,14 @@ class RocksValue(ValueHandle[T]):
     def clear(self) -> None:
         self._table.put(self._current.key, ABSENT)
 
-    # -- whole columns ---------------------------------------------------------------------------------------------
-
-    def get_many(self, keys: Column) -> pa.Array:
-        found = self._table.find_many(normalised_keys(self._table.addresses.key_type, keys))
+    def _read_many(self, keys: list[Any]) -> list[Any]:
         default, give = self._default, self._table.cells.give
-        return column_of(self._declaration, [default if kept is ABSENT else give(kept) for kept in found])
+        return [default if kept is ABSENT else give(kept) for kept in self._table.find_many(keys)]
 
-    def update_many(self, keys: Column, values: Column) -> None:
+    def _write_many(self, values: Iterable[tuple[Any, Any]]) -> None:
         admit, put = self._admit, self._table.put_sized
-        normalised = normalised_keys(self._table.addresses.key_type, keys)
-        kept = [admit(value) for value in self._fitter.values(values, len(keys))]
-        for key, value in zip(normalised, kept, strict=True):
-            put(key, value)
-
-    def add_many(self, keys: Column, values: Column | int | float, *, running: bool = False) -> pa.Array | None:
-        self._fitter.require_number()
-        start: Any = 0 if self._default is None else self._default
-        normalised = normalised_keys(self._table.addresses.key_type, keys)
-        numbers = self._fitter.values(values, len(keys))
-        totals = dict(zip(normalised, self._table.find_many(normalised), strict=True))
-        fit_sum, put = self._fitter.fit_sum, self._table.put
-        sums = []
-        for key, number in zip(normalised, numbers, strict=True):
-            before = totals[key]
-            total = totals[key] = fit_sum((start if before is ABSENT else before) + number)
-            put(key, total)
-            sums.append(total)
-        return column_of(self._declaration, sums) if running else None
+        for key, kept in [(key, admit(value)) for key, value in values]:
+            put(key, kept)
 
 
 class RocksIntValue(RocksValue[int]):
