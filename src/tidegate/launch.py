@@ -25,6 +25,9 @@ from tidegate.errors import ConfigurationError, UnshippableFunction
 from tidegate.graph.logical import LogicalGraph
 from tidegate.graph.plan import JobPlan, plan_job
 from tidegate.graph.specs import SinkSpec, SourceSpec, user_function_of
+from tidegate.rest.identity import job_id
+from tidegate.rest.keeping import keep_history
+from tidegate.rest.served import ServedJob
 from tidegate.storage.store import ObjectStore, open_store, write_probe
 from tidegate.task.ports import NoCrashPoints
 from tidegate.task.program import SlotSettings
@@ -98,11 +101,10 @@ def launch(env: StreamEnvironment, config: JobConfig) -> JobClient:
 
     execution = JobExecution(job, cluster, crash_points, on_driver_payload)
     client = JobClient(env.name, execution, view, results, config.savepoint_dir)
+    served = ServedJob(job_id(env.name, config.storage), env.name, config, view, client, time.time())
+    keep_history(served, store)
     if server is not None:
-        from tidegate.rest.server import serve
-
-        serve(server, env.name, config, client)
-        client.url = server.url
+        client.url = server.serve(served)
     onlooker.launched(client, job.plan)
     threading.Thread(target=execution.run, name=f"tidegate-{env.name}", daemon=True).start()
     return client

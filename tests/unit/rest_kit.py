@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,8 +27,9 @@ from tidegate.coordinator.observing import (
 from tidegate.errors import CheckpointFailed
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import SlotId
+from tidegate.rest.identity import job_id
 from tidegate.rest.served import ServedJob
-from tidegate.rest.server import RestServer, RestSettings, serve
+from tidegate.rest.server import RestServer, RestSettings
 from tidegate.wire.control import Heartbeat, OperatorMetrics, SnapshotTimings
 from tidegate.wire.handshake import Hello
 
@@ -197,15 +199,20 @@ class Rest:
         return self.job.vertices()[number].id
 
 
+def served(hands: ScriptedHands, name: str, config: JobConfig) -> ServedJob:
+    return ServedJob(job_id(name, config.storage), name, config, hands.view, hands, time.time())
+
+
 @contextmanager
 def serving(config: JobConfig | None = None, clock: Any = None) -> Iterator[Rest]:
     config = config or JobConfig(interval_s=10.0, storage="file:///data", rest_port=0)
     server = RestServer(RestSettings.of(config))
     hands = ScriptedHands()
     try:
-        job = serve(server, "sums", config, hands)
+        job = served(hands, "sums", config)
         if clock is not None:
             job.clock = clock
+        server.serve(job)
         yield Rest(server, hands, job)
     finally:
         server.close()
@@ -221,5 +228,6 @@ __all__ = [
     "failed",
     "lived",
     "reported",
+    "served",
     "serving",
 ]

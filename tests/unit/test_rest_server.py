@@ -25,7 +25,7 @@ from tidegate.rest.identity import job_id
 from tidegate.rest.operations import Kind, Operations
 from tidegate.rest.problems import Problem
 from tidegate.rest.routes import ROUTES
-from tidegate.rest.server import RestServer, RestSettings, listen, serve
+from tidegate.rest.server import RestServer, RestSettings, listen
 
 NOBODY = "0" * 32
 
@@ -415,11 +415,11 @@ def test_ids_are_those_of_the_job_not_of_the_run() -> None:
 
 
 def test_jobs_that_have_ended_are_forgotten_beyond_a_bound(rest: Rest) -> None:
-    from rest_kit import ScriptedHands
+    from rest_kit import ScriptedHands, served
 
     for number in range(30):
         hands = ScriptedHands(view=JobView())
-        serve(rest.server, f"job-{number}", JobConfig(storage="file:///data"), hands)
+        rest.server.serve(served(hands, f"job-{number}", JobConfig(storage="file:///data")))
         hands.view.publish(StatusChanged(JobStatus.FINISHED, "", 1.0))
     names = [entry["name"] for entry in rest.get("/jobs/overview")["jobs"]]
     assert names[0] == "sums", "a job that runs stays"

@@ -1,4 +1,4 @@
-"""The command line: `tidegate run job.py ...`, `tidegate sinks in-doubt ...`. Driver."""
+"""The command line: `tidegate run job.py ...`, and commands for jobs that run or have run. Driver, or any machine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from tidegate import __version__
+from tidegate.cli.completion import add_completion
+from tidegate.cli.job_parsers import add_history, add_job_commands
 from tidegate.cli.sinks import add_sinks, sinks
 
 _DESCRIPTION = "Stateful stream jobs in Python on Spark, with Flink's checkpoint barriers."
@@ -25,11 +27,7 @@ _WITH_VALUE = {"-m", "--master", "-p", "--parallelism", "-D", "--config"}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The `tidegate` command; gives the exit code."""
-    parser = argparse.ArgumentParser(prog="tidegate", description=_DESCRIPTION)
-    parser.add_argument("--version", action="version", version=f"tidegate {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="command")
-    _add_run(commands)
-    add_sinks(commands)
+    parser = make_parser()
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["run"]:
         given, program_arguments = _split_at_program(given)
@@ -39,7 +37,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return 2
-    return sinks(options)
+    if options.command == "sinks":
+        return sinks(options)
+    code: int = options.run(options)
+    return code
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tidegate", description=_DESCRIPTION)
+    parser.add_argument("--version", action="version", version=f"tidegate {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="command")
+    _add_run(commands)
+    add_job_commands(commands)
+    add_history(commands)
+    add_sinks(commands)
+    add_completion(commands, make_parser)
+    return parser
 
 
 def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

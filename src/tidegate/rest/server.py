@@ -14,7 +14,6 @@ import os
 import secrets
 import socket
 import threading
-import time
 from dataclasses import dataclass
 
 import uvicorn
@@ -25,9 +24,8 @@ from tidegate.coordinator.observing import JobEvent, StatusChanged
 from tidegate.errors import ConfigurationError
 from tidegate.rest import registry
 from tidegate.rest.app import LOOPBACK_NAMES, make_app
-from tidegate.rest.identity import job_id
 from tidegate.rest.operations import Operations
-from tidegate.rest.served import Hands, JobTable, ServedJob
+from tidegate.rest.served import JobTable, ServedJob
 from tidegate.storage.store import without_credentials
 
 log = logging.getLogger("tidegate.rest")
@@ -78,6 +76,29 @@ class RestServer:
         )
         self._thread = threading.Thread(target=self._run, name="tidegate-rest", daemon=True)
         self._thread.start()
+
+    def serve(self, job: ServedJob) -> str:
+        """Show a job from before its first attempt on, and put it into the registry folder until it ends. Gives the URL."""
+        self.jobs.add(job)
+        storage = job.config.storage
+        entry = registry.Entry(
+            id=job.id,
+            name=job.name,
+            url=self.url,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            started_at=job.started_at,
+            token=self.token,
+            storage=None if storage is None else without_credentials(storage),
+        )
+        if registry.add(entry):
+
+            def on(event: JobEvent) -> None:
+                if isinstance(event, StatusChanged) and event.status.is_terminal:
+                    registry.remove(entry)
+
+            job.view.subscribe(on)
+        return self.url
 
     def close(self) -> None:
         self._server.should_exit = True
@@ -140,31 +161,6 @@ def server_for(settings: RestSettings) -> RestServer:
                 atexit.register(_at_exit)
             server = _servers[settings] = RestServer(settings)
         return server
-
-
-def serve(server: RestServer, name: str, config: JobConfig, hands: Hands) -> ServedJob:
-    """Show a job from before its first attempt on, and put it into the registry folder until it ends."""
-    view = hands.view
-    job = ServedJob(job_id(name, config.storage), name, config, view, hands, time.time())
-    server.jobs.add(job)
-    entry = registry.Entry(
-        id=job.id,
-        name=name,
-        url=server.url,
-        pid=os.getpid(),
-        host=socket.gethostname(),
-        started_at=job.started_at,
-        token=server.token,
-        storage=None if config.storage is None else without_credentials(config.storage),
-    )
-    if registry.add(entry):
-
-        def on(event: JobEvent) -> None:
-            if isinstance(event, StatusChanged) and event.status.is_terminal:
-                registry.remove(entry)
-
-        view.subscribe(on)
-    return job
 
 
 def _at_exit() -> None:

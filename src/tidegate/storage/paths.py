@@ -6,6 +6,7 @@
     <job>/staging/g3-a5/...                         what an attempt keeps for itself
     <job>/input/<uid>/...                           a DataFrame, materialised before the first attempt
     <job>/probe/<token>                             "do the executors share this storage?"
+    <job>/history/g3.json                           how a driver's run went, written when it ends (rest/keeping.py)
 
 Generation and attempt are part of every path that an attempt writes, so two attempts, also of two drivers that both
 believe they hold the job, never write the same file.
@@ -72,6 +73,9 @@ class JobPaths:
 
     def staging(self, attempt: AttemptId, name: str) -> str:
         return f"{self.job}/staging/{attempt}/{name}"
+
+    def history(self, generation: int) -> str:
+        return f"{self.job}/history/g{generation}.json"
 
     def probe(self, token: str) -> str:
         return f"{self.job}/probe/{token}"
