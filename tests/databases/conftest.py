@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -27,3 +29,12 @@ def mariadb(no_process_is_left_behind: None) -> Iterator[DatabaseServer]:
 def server(request: pytest.FixtureRequest) -> DatabaseServer:
     """Both kinds, one after the other."""
     return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def the_dead_leave_connections_behind() -> Iterator[None]:
+    """A process that dies in one process is an object that is dropped with its connection open; its driver complains."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
+        gc.collect()

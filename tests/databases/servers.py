@@ -49,6 +49,10 @@ class DatabaseServer(ABC):
         self.port = port or _free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy in another process can ask, but neither start nor kill."""
+        return {**self.__dict__, "_process": None}
+
     @property
     def url(self) -> str:
         return self.url_of()

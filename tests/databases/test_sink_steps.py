@@ -440,14 +440,14 @@ def test_a_record_that_is_refused_at_the_commit_stops_the_job_with_the_reason(ri
     sink = rig.sink(commit="ledger")
     writer = rig.writer(sink)
     writer.write(batch_of([bad]))
-    first = writer.prepare(1)
-    writer.write(batch_of(orders(2)))
-    committer = rig.committer(sink)
+    committables = writer.prepare(1)
 
-    assert committer.commit(first + writer.prepare(2)) == [LOST, RETRY]
+    with pytest.raises(ConfigurationError) as raised:
+        rig.committer(sink).commit(committables)
 
-    assert f"The table {rig.table!r} refuses a record" in committer.lost_reason
-    assert "resume the job" in committer.lost_reason
+    assert f"The table {rig.table!r} refuses a record" in str(raised.value)
+    assert "resume the job" in str(raised.value)
+    assert_no_secret(raised.value)
     assert rig.ids() == []
 
 

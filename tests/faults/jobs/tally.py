@@ -55,6 +55,7 @@ class Settings:
     resume: str | None = None
     master: str | None = None
     spark_conf: dict[str, str] = dataclasses.field(default_factory=dict)
+    table: tuple[str, str] | None = None  #: URL and name of a database table that takes the rows, in place of files
     gateway: tuple[int, str] | None = None  #: port and secret of a running JVM, which the driver is to use
 
     @property
@@ -162,7 +163,9 @@ def build(settings: Settings, spark: Any = None) -> tg.StreamEnvironment:
         type=tuple[int, int],
         splits=SOURCES,
     )
-    sink = FaultyFileSink(settings.output, trips) if settings.trips else tg.FileSink(settings.output, "jsonl")
+    sink: tg.Sink = FaultyFileSink(settings.output, trips) if settings.trips else tg.FileSink(settings.output, "jsonl")
+    if settings.table is not None:
+        sink = tg.DatabaseSink(*settings.table)
     (
         env.from_source(generator, uid="readings")
         .filter(keep, uid="keep")
@@ -171,7 +174,7 @@ def build(settings: Settings, spark: Any = None) -> tg.StreamEnvironment:
         .map(same, uid="same", returns=tuple[int, int, int])
         .key_by(bucket, key_type=int)
         .process(CountOfBucket(), uid="of-bucket", returns=tuple[int, int, int, int, int, int])
-        .sink_to(sink, uid="files")
+        .sink_to(sink, uid="files" if settings.table is None else "table")
     )
     return env
 

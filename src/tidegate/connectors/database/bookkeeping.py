@@ -2,7 +2,7 @@
 
     tidegate_ledger     a row for each epoch of each writer, written in the same transaction as the epoch's records: the row
                         is there exactly when they are. It is the evidence that a commit has happened
-    tidegate_sessions   a row for each connection: which job it works for, and (MySQL) the lock that is its name
+    tidegate_sessions   a row for each connection, which says (MySQL) the lock that is its name, and one for each sink: its job
 
 Both are made when they are missing. Whoever may not create tables gets the statements in the error.
 """
@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from tidegate.connectors.database.names import session_is_before
 from tidegate.connectors.database.urls import POSTGRES
 from tidegate.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from tidegate.connectors.database.names import SessionName
     from tidegate.connectors.database.session import Session
+    from tidegate.ids import AttemptId
 
 LEDGER = "tidegate_ledger"
 SESSIONS = "tidegate_sessions"
@@ -53,10 +55,21 @@ def ensure_tables(session: Session) -> None:
 
 
 def register_session(session: Session, name: SessionName, job: str, uid: str, target: str) -> None:
-    session.insert_if_absent(
-        SESSIONS,
-        {"session": str(name), "sink": name.sink, "job": job[:200], "uid": uid[:200], "target": target[:200]},
-    )
+    """A row for the session, and one for the sink, which stays when its sessions are forgotten."""
+    about = {"sink": name.sink, "job": job[:200], "uid": uid[:200], "target": target[:200]}
+    session.insert_if_absent(SESSIONS, {"session": str(name), **about})
+    session.insert_if_absent(SESSIONS, {"session": f"sink:{name.sink}", **about})
+
+
+def noted_sessions(session: Session, sink: str) -> list[str]:
+    return [name for (name,) in session.run(f"SELECT session FROM {SESSIONS} WHERE sink = %s", sink)]
+
+
+def forget_sessions(session: Session, sink: str, before: AttemptId) -> None:
+    """Those of earlier attempts, which have been ended."""
+    for name in noted_sessions(session, sink):
+        if session_is_before(name, sink, before):
+            session.run(f"DELETE FROM {SESSIONS} WHERE session = %s", name)
 
 
 def write_entry(session: Session, id: str, sink: str, checkpoint: int, rows: int) -> bool:

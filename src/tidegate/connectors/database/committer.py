@@ -7,7 +7,7 @@
     neither, for some seconds                       LOST: somebody has rolled it back; the job stops and says so
     records in the committable, no ledger row       one transaction writes both: DONE
     records in the committable, ledger row          ALREADY_DONE
-    the table or the server refuses for good        LOST, with the reason: whoever has corrected it resumes the job
+    the table or the server refuses for good        ConfigurationError: the job stops; it is resumed when that is corrected
 
 "For some seconds": while another session commits it, a server may show neither. The first answer is then RETRY.
 """
@@ -43,13 +43,13 @@ class DatabaseCommitter(Committer):
         outcomes: list[CommitOutcome] = []
         try:
             for data in asked:
-                waits = CommitOutcome.RETRY in outcomes or CommitOutcome.LOST in outcomes
+                waits = CommitOutcome.RETRY in outcomes
                 outcomes.append(CommitOutcome.RETRY if waits else self._commit(data))
-        except ConfigurationError as error:  # asking again would be of no help, and nobody would hear of it
+        except ConfigurationError as error:
             self.close()
-            self.lost_reason = f"{error} Nothing is lost: the checkpoint has it. Correct this and resume the job."
-            outcomes.append(CommitOutcome.LOST)
-            outcomes += [CommitOutcome.RETRY] * (len(asked) - len(outcomes))
+            raise ConfigurationError(
+                f"{error} Nothing is lost: the checkpoint has it. Correct this and resume the job."
+            ) from None
         except BaseException:
             self.close()  # what the session was in the middle of is undone
             raise

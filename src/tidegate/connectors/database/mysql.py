@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from tidegate.connectors.database.bookkeeping import SESSIONS
+from tidegate.connectors.database.bookkeeping import noted_sessions
 from tidegate.connectors.database.names import TransactionName, session_is_before
 from tidegate.connectors.database.session import (
     Column,
@@ -242,20 +242,16 @@ class MySqlSession(Session):
 
     def end_sessions(self, sink: str, before: AttemptId) -> list[str]:
         ended = []
-        for name in self._noted_sessions(sink):
+        for name in noted_sessions(self, sink):
             if not session_is_before(name, sink, before):
                 continue
             if self._end_holder(name):
                 ended.append(name)
-            self.run(f"DELETE FROM {SESSIONS} WHERE session = %s", name)
         return ended
 
     def sessions_of(self, sink: str) -> list[str]:
-        names = [name for name in self._noted_sessions(sink) if name != self.name]
+        names = [name for name in noted_sessions(self, sink) if name != self.name]
         return [name for name in names if self.run("SELECT IS_USED_LOCK(%s)", name) != [(None,)]]
-
-    def _noted_sessions(self, sink: str) -> list[str]:
-        return [name for (name,) in self.run(f"SELECT session FROM {SESSIONS} WHERE sink = %s", sink)]
 
     def _end_holder(self, lock: str) -> bool:
         found = False

@@ -119,7 +119,7 @@ class DatabaseSink(Sink):
             with session.explained("ending what older attempts have left"):
                 if not session.columns_of(bookkeeping.SESSIONS):
                     return
-                session.end_sessions(sink, attempt)
+                end_older_sessions(session, sink, attempt)
                 for prepared in session.list_prepared():
                     name = prepared.name
                     if name.sink == sink and name.attempt < attempt and str(name) not in kept:
@@ -127,6 +127,11 @@ class DatabaseSink(Sink):
                 bookkeeping.forget_old_entries(session, sink, self.ledger_days, kept)
         finally:
             session.close()
+
+
+def end_older_sessions(session: Session, sink: str, before: AttemptId) -> None:
+    session.end_sessions(sink, before)
+    bookkeeping.forget_sessions(session, sink, before)
 
 
 def roll_back(session: Session, name: TransactionName) -> Settled:
@@ -328,7 +333,7 @@ class DatabaseUpsertSink(Sink):
         try:
             with session.explained("ending the sessions of older attempts"):
                 if session.columns_of(bookkeeping.SESSIONS):
-                    session.end_sessions(sink_id(job, uid, self.url.database, self.table), attempt)
+                    end_older_sessions(session, sink_id(job, uid, self.url.database, self.table), attempt)
         finally:
             session.close()
 

@@ -1,0 +1,307 @@
+"""Tables as sources, and `tidegate sinks in-doubt`. Real servers, no Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+import tidegate as tg
+from databases.kit import Order, batch_of, context, ids_in, new_table, orders, prepared_of
+from databases.servers import DATABASE, PASSWORD, USER, DatabaseServer
+from tidegate.cli.main import main
+from tidegate.connectors.contract import ReaderContext, Split
+from tidegate.connectors.database.sink import DatabaseSink
+from tidegate.connectors.database.table_source import PAGE_ROWS, DatabaseTable
+from tidegate.errors import ConfigurationError, TypeDeclarationError
+from tidegate.ids import AttemptId
+from tidegate.testing.crash_points import Crash
+from tidegate.testing.runner import run_in_process
+from tidegate.types import NaiveDatetime, record_type
+
+
+def fill(server: DatabaseServer, table: str, *ids: int) -> None:
+    sink = DatabaseSink(server.url, table, commit="ledger")
+    writer = sink.writer(context(job=table))
+    writer.write(batch_of(orders(*ids)))
+    committer = sink.committer(context(job=table))
+    committer.commit(writer.prepare(1))
+    committer.close()
+
+
+def poll_all(reader: Any, source: DatabaseTable) -> list[Any]:
+    """To the end; then the reader is closed."""
+    rows: list[Any] = []
+    with contextlib.closing(reader):
+        while not all(split.finished for split in reader.splits()):
+            records = reader.poll(1e9)
+            if records is not None:
+                rows += record_type(source.record_type).to_rows(records)
+    return rows
+
+
+def reader_of(source: DatabaseTable, splits: list[Split]) -> Any:
+    reader = source.reader(ReaderContext(0, 1, lambda: 0.0, lambda seconds: None))
+    reader.add_splits([split for split in splits if not split.finished])
+    return reader
+
+
+# -- reading --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_is_read_once_also_when_the_reader_is_restored_in_the_middle(server: DatabaseServer) -> None:
+    table = new_table(server)
+    ids = [-5, 0, 3, *range(100, 100 + 3 * PAGE_ROWS), 10**12]
+    fill(server, table, *ids)
+    source = DatabaseTable(server.url, table, type=Order, splits=3)
+    splits = source.discover_splits(1)
+    rows: list[Any] = []
+
+    for _ in range(3):
+        reader = reader_of(source, splits)
+        records = reader.poll(1e9)
+        rows += [] if records is None else record_type(Order).to_rows(records)
+        kept = [split for split in splits if split.finished]
+        splits = kept + [Split(s.id, json.loads(json.dumps(s.position)), s.finished) for s in reader.splits()]
+        reader.close()
+        fill(server, table, 10**13 + len(rows))  # beyond the bounds of the first look: another job's business
+    reader = reader_of(source, splits)
+    rows += poll_all(reader, source)
+
+    assert sorted(row.id for row in rows) == ids
+    assert rows[0] in orders(*ids)
+
+
+def test_an_empty_table_and_a_table_with_a_text_key(server: DatabaseServer) -> None:
+    empty = DatabaseTable(server.url, new_table(server))
+    named = new_table(server, "name varchar(20) PRIMARY KEY, n int")
+    server.ask(f"INSERT INTO {named} VALUES ('b', 2), ('a', 1), ('c', NULL)")
+    text = DatabaseTable(server.url, named)
+
+    assert poll_all(reader_of(empty, empty.discover_splits(4)), empty) == []
+    assert len(text.discover_splits(4)) == 1
+    assert poll_all(reader_of(text, text.discover_splits(4)), text) == [
+        {"name": "a", "n": 1},
+        {"name": "b", "n": 2},
+        {"name": "c", "n": None},
+    ]
+
+
+@pytest.mark.usefixtures("the_dead_leave_connections_behind")
+def test_a_job_from_a_table_to_a_table_survives_crashes(server: DatabaseServer) -> None:
+    there, here = new_table(server), new_table(server)
+    fill(server, there, *range(300))
+    env = tg.StreamEnvironment(f"copy-{there}", parallelism=2)
+    env.checkpointing(every="20ms", storage=f"memory://copy-{there}-{server.kind}")
+    env.restart_strategy("fixed-delay", attempts=100, delay="0s")
+    source = tg.DatabaseTable(server.url, there, type=Order)
+    env.from_source(source, uid="there").sink_to(tg.DatabaseSink(server.url, here, commit="ledger"), uid="here")
+
+    result = run_in_process(env, seed=3, crashes=[Crash("slot.after-ack", times=2), Crash("slot.restored")])
+
+    assert result.attempts > 2
+    assert ids_in(server, here) == list(range(300))
+
+
+def test_a_table_without_a_usable_key_or_with_other_columns_is_refused(server: DatabaseServer) -> None:
+    pair = new_table(server, "a int, b int, PRIMARY KEY (a, b)")
+    dated = new_table(server, "day date PRIMARY KEY")
+    table = new_table(server)
+
+    for mistake, expected in [
+        (lambda: DatabaseTable(server.url, pair), "no unique index on one column"),
+        (lambda: DatabaseTable(server.url, dated), "along an integer or a text"),
+        (lambda: DatabaseTable(server.url, table, key="customer"), "no unique index on one column 'customer'"),
+        (lambda: DatabaseTable(server.url, "nothing"), "no table 'nothing'"),
+        (lambda: DatabaseTable(server.url, table, type=tuple[int, str]), "no column f0, f1"),
+    ]:
+        with pytest.raises(ConfigurationError, match=expected):
+            mistake()
+
+
+def test_a_column_of_another_type_than_declared_is_named(server: DatabaseServer) -> None:
+    @dataclass
+    class Wrong:
+        id: int
+        customer: int
+
+    table = new_table(server)
+    fill(server, table, 1)
+    source = DatabaseTable(server.url, table, type=Wrong)
+
+    with pytest.raises(TypeDeclarationError, match=f"column 'customer' of table '{table}'"):
+        poll_all(reader_of(source, source.discover_splits(1)), source)
+
+
+@dataclass
+class AllTypes:
+    id: int
+    text: str
+    number: float
+    flag: bool
+    data: bytes
+    day: date
+    moment: datetime
+    clock: NaiveDatetime
+    price: Decimal
+    code: UUID
+    tags: list[int]
+    nothing: int | None
+
+
+def test_values_of_every_type_come_back_as_they_went(server: DatabaseServer) -> None:
+    kinds = ["bytea", "timestamptz", "timestamp", "uuid", "json"]
+    if server.kind == "mysql":
+        kinds = ["blob", "datetime(6)", "datetime(6)", "varchar(40)", "json"]
+    data, moment, clock, code, tags = kinds
+    table = new_table(
+        server,
+        f"id bigint PRIMARY KEY, text varchar(40), number double precision, flag boolean, data {data}, day date, "
+        f"moment {moment}, clock {clock}, price numeric(20, 4), code {code}, tags {tags}, nothing int",
+    )
+    row = AllTypes(
+        1, "tab\tline\nü'\"\\N", 0.1, True, b"\x00\xff'", date(2026, 2, 28), datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC),
+        datetime(1999, 12, 31, 23, 59, 59), Decimal("12.3400"), UUID(int=7), [1, 2], None,
+    )  # fmt: skip
+    for commit in ("two-phase", "ledger"):
+        sink = DatabaseSink(server.url, table, commit=commit)
+        writer = sink.writer(context(job=table, type=AllTypes))
+        writer.write(batch_of([AllTypes(**{**row.__dict__, "id": len(commit)})], AllTypes))
+        committer = sink.committer(context(job=table, type=AllTypes))
+        committer.commit(writer.prepare(1))
+        writer.close()
+        committer.close()
+
+    @dataclass
+    class Read:
+        id: int
+        text: str
+        number: float
+        flag: bool
+        data: bytes
+        day: date
+        moment: datetime
+        clock: NaiveDatetime
+        price: Decimal
+        nothing: int | None
+
+    source = DatabaseTable(server.url, table, type=Read)
+    found = poll_all(reader_of(source, source.discover_splits(1)), source)
+
+    assert [read.id for read in found] == [6, 9]
+    for read in found:
+        assert {**read.__dict__, "id": 1} == {name: getattr(row, name) for name in Read.__annotations__}
+    for code_text, tags_text in server.ask(f"SELECT code, tags FROM {table}"):
+        assert (code_text, json.loads(tags_text)) == (str(UUID(int=7)), [1, 2])
+
+
+# -- in doubt -------------------------------------------------------------------------------------------------------------
+
+
+def url_without_password(server: DatabaseServer) -> str:
+    return f"{server.kind}://{USER}@127.0.0.1:{server.port}/{DATABASE}"
+
+
+def leave_in_doubt(server: DatabaseServer, table: str, job: str, *ids: int) -> str:
+    writer = DatabaseSink(server.url, table).writer(context(job=job))
+    writer.write(batch_of(orders(*ids)))
+    (committable,) = writer.prepare(1)
+    writer.close()
+    return str(json.loads(committable)["id"])
+
+
+def test_what_is_in_doubt_is_listed_and_settled_by_hand(
+    server: DatabaseServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIDEGATE_DATABASE_PASSWORD", PASSWORD)
+    url, table = url_without_password(server), new_table(server)
+    first, second = leave_in_doubt(server, table, "one", 1), leave_in_doubt(server, table, "two", 2)
+
+    assert main(["sinks", "in-doubt", url]) == 1
+    shown = capsys.readouterr().out
+    assert first in shown
+    assert f"job two, sink out, table {table}, subtask 0" in shown
+    assert main(["sinks", "in-doubt", url, "--job", "one", "--json"]) == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["id"] == first
+    assert main(["sinks", "in-doubt", url, "--commit", first]) == 0
+    assert main(["sinks", "in-doubt", url, "--rollback", second]) == 0
+    capsys.readouterr()
+    assert main(["sinks", "in-doubt", url]) == 0
+    assert "nothing is in doubt" in capsys.readouterr().out
+    assert main(["sinks", "in-doubt", url, "--rollback", second]) == 1
+    assert "has no prepared transaction" in capsys.readouterr().err
+    assert ids_in(server, table) == [1]
+
+
+@pytest.mark.usefixtures("the_dead_leave_connections_behind")
+def test_by_the_checkpoint_what_it_names_is_committed_and_the_rest_rolled_back(
+    server: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The driver dies for good when a checkpoint stands in the log and nothing of it is committed."""
+    monkeypatch.setenv("SHOP", PASSWORD)
+    table = new_table(server)
+    job = f"gone-{table}"
+    env = tg.StreamEnvironment(job, parallelism=2)
+    env.checkpointing(every="20ms", storage=f"file://{tmp_path}")
+    stream = env.from_collection(orders(*range(200)), uid="orders", type=Order).rebalance()
+    stream.sink_to(tg.DatabaseSink(server.url, table), uid="table")
+    from tidegate.testing.runner import AllDriversDied, InProcessRun
+
+    with pytest.raises(AllDriversDied):
+        InProcessRun(env, 5, [Crash("driver.after-log", nth=2)], max_drivers=1, zombies=False).run()
+    committed_before = len(ids_in(server, table))
+    leave_in_doubt(server, table, "another", 999)
+    options = ["sinks", "in-doubt", url_without_password(server), "--password-env", "SHOP", "--job", job]
+    options += ["--storage", f"file://{tmp_path}"]
+
+    assert main(options) == 1
+    shown = capsys.readouterr().out
+    assert "advice: commit" in shown
+    assert PASSWORD not in shown
+    named = shown.count("advice: commit")
+    from tidegate.connectors.database.session import connect
+    from tidegate.connectors.database.urls import parse_url
+
+    session = connect(parse_url(server.url), "")
+    sink = next(iter({line.split(":")[1] for line in shown.splitlines() if line.startswith("tidegate:")}))
+    session.end_sessions(sink, AttemptId(99, 1))  # the dead driver's workers, which are objects of this process
+    session.close()
+    assert main([*options, "--settle"]) == 0
+
+    ids = ids_in(server, table)
+    assert len(ids) > committed_before
+    assert len(ids) == len(set(ids))
+    assert named >= 1
+    assert len(prepared_of(server)) == 1  # the other job's
+    server.settle(prepared_of(server)[0], commit=False)
+
+
+@pytest.mark.usefixtures("the_dead_leave_connections_behind")
+def test_a_running_job_is_not_settled_from_outside(
+    server: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIDEGATE_DATABASE_PASSWORD", PASSWORD)
+    table = new_table(server)
+    env = tg.StreamEnvironment("running", parallelism=1)
+    env.checkpointing(every="20ms", storage=f"file://{tmp_path}")
+    env.from_collection(orders(1), uid="o", type=Order).sink_to(tg.DatabaseSink(server.url, table), uid="out")
+    run_in_process(env)  # so that the log exists
+    leave_in_doubt(server, table, "running", 5)
+    alive = DatabaseSink(server.url, table).writer(context(job="running", attempt="g1-a2"))
+    alive.write(batch_of(orders(6)))
+    alive.flush()
+
+    options = ["sinks", "in-doubt", url_without_password(server), "--job", "running", "--storage", f"file://{tmp_path}"]
+    assert main([*options, "--settle"]) == 2
+    assert "Stop it first" in capsys.readouterr().err
+    alive.close()
+    (name,) = prepared_of(server)
+    server.settle(name, commit=False)
