@@ -24,6 +24,7 @@ from tidegate.coordinator.observing import (
     SlotCheckpoint,
     SlotReported,
 )
+from tidegate.coordinator.savepoints import Rescaled
 from tidegate.errors import CheckpointFailed
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import SlotId
@@ -44,6 +45,8 @@ class ScriptedHands:
     plan: JobPlan = field(default_factory=planned_sums)
     canceled: int = 0
     checkpoints: list[int | Exception] = field(default_factory=list)
+    asked: list[tuple[object, ...]] = field(default_factory=list)
+    failure: Exception | None = None
     may_answer: threading.Event = field(default_factory=threading.Event)
 
     def cancel(self) -> None:
@@ -55,6 +58,23 @@ class ScriptedHands:
         if isinstance(result, Exception):
             raise result
         return result
+
+    def savepoint(self, directory: str | None, *, format: str) -> str:
+        return self._asked(("savepoint", directory, format))
+
+    def stop(self, directory: str | None, *, drain: bool, format: str) -> str:
+        return self._asked(("drain" if drain else "stop", directory, format))
+
+    def rescale(self, parallelism: int) -> Rescaled:
+        self._asked(("rescale", parallelism))
+        return Rescaled(parallelism, 1.25, 9)
+
+    def _asked(self, what: tuple[object, ...]) -> str:
+        self.asked.append(what)
+        assert self.may_answer.wait(60)
+        if self.failure is not None:
+            raise self.failure
+        return "file:///data/savepoint-sums-9"
 
     def workers(self) -> dict[SlotId, Hello]:
         return {

@@ -150,6 +150,23 @@ def test_a_folder_outside_the_jobs_own_is_refused(acting: Rest, capsys: Captured
     assert "only inside the job's own folders" in err
 
 
+def test_savepoint_stop_and_rescale_wait_for_their_result(acting: Rest, capsys: Captured) -> None:
+    place = "file:///data/savepoint-sums-9"
+    assert run(capsys, "savepoint", *at(acting), "--format", "native") == (0, f"savepoint: {place}\n", "")
+    assert run(capsys, "rescale", *at(acting), "-p", "3") == (
+        0,
+        "acting runs with parallelism 3; the gap was 1.2 s\n",
+        "",
+    )
+    assert run(capsys, "stop", *at(acting), "--drain") == (0, f"acting has stopped; savepoint: {place}\n", "")
+    assert acting.hands.asked == [
+        ("savepoint", "file:///data/acting/acting/savepoints", "native"),
+        ("rescale", 3),
+        ("drain", "file:///data/acting/acting/savepoints", "canonical"),
+    ]
+    assert run_json(capsys, "savepoint", *at(acting)) == {"location": place}
+
+
 # -- finding ----------------------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from rest_kit import Rest, lived, serving
 
 from tidegate.config import JobConfig
 from tidegate.coordinator.observing import JobStatus, JobView, StatusChanged
-from tidegate.errors import CheckpointFailed, ConfigurationError
+from tidegate.errors import CheckpointFailed, ConfigurationError, SavepointFailed
 from tidegate.rest import operations, registry
 from tidegate.rest.actions import is_inside
 from tidegate.rest.app import MAX_BODY_BYTES
@@ -326,6 +326,88 @@ def test_a_driver_waits_for_whoever_still_asks() -> None:
     fetching.join()
     assert made.status(Kind.SAVEPOINT, "job", id)["operation"] == {}
     assert time.monotonic() - started < 60, "it waits for the result to be fetched, no longer"
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "asked"),
+    [
+        ("savepoints", {}, ("savepoint", "file:///data/sums/savepoints", "canonical")),
+        (
+            "savepoints",
+            {"target-directory": None, "formatType": "NATIVE"},
+            ("savepoint", "file:///data/sums/savepoints", "native"),
+        ),
+        ("savepoints", {"target-directory": "/data/mine"}, ("savepoint", "/data/mine", "canonical")),
+        ("stop", {"targetDirectory": "file:///data/x", "drain": False}, ("stop", "file:///data/x", "canonical")),
+        ("stop", {"drain": True}, ("drain", "file:///data/sums/savepoints", "canonical")),
+    ],
+)
+def test_a_savepoint_and_a_stop_go_through_the_client(rest: Rest, route: str, body: object, asked: object) -> None:
+    rest.hands.may_answer.set()
+    found, answer = rest("POST", f"/v1/jobs/{{job}}/{route}", body)
+    assert found == 202
+    poll = f"/v1/jobs/{{job}}/savepoints/{answer['request-id']}"
+    until(lambda: rest.get(poll)["status"]["id"] == "COMPLETED")
+    assert rest.get(poll)["operation"] == {"location": "file:///data/savepoint-sums-9"}
+    assert rest.hands.asked == [asked]
+
+
+def test_a_savepoint_may_be_followed_by_a_cancel_and_its_failure_is_not(rest: Rest) -> None:
+    rest.hands.may_answer.set()
+    _, answer = rest("POST", "/jobs/{job}/savepoints", {"cancel-job": True})
+    until(lambda: rest.get(f"/jobs/{{job}}/savepoints/{answer['request-id']}")["operation"] is not None)
+    assert rest.hands.canceled == 1
+    rest.hands.failure = SavepointFailed("no space")
+    _, answer = rest("POST", "/jobs/{job}/savepoints", {"cancel-job": True})
+    until(lambda: rest.get(f"/jobs/{{job}}/savepoints/{answer['request-id']}")["operation"] is not None)
+    cause = rest.get(f"/jobs/{{job}}/savepoints/{answer['request-id']}")["operation"]["failure-cause"]
+    assert cause["stack-trace"] == "tidegate.SavepointFailed: no space"
+    assert rest.hands.canceled == 1
+
+
+def test_a_rescale_says_how_long_the_gap_was(rest: Rest) -> None:
+    rest.hands.may_answer.set()
+    found, answer = rest("PATCH", "/jobs/{job}/rescaling?parallelism=3")
+    assert found == 202
+    poll = f"/jobs/{{job}}/rescaling/{answer['request-id']}"
+    until(lambda: rest.get(poll)["operation"] is not None)
+    assert rest.get(poll)["operation"] == {"parallelism": 3, "gap-ms": 1250, "checkpointId": 9}
+    assert rest.hands.asked == [("rescale", 3)]
+
+
+def test_only_a_savepoint_of_a_jobs_own_is_disposed_of(tmp_path: Path) -> None:
+    storage = tmp_path / "storage"
+    savepoint, checkpoint = storage / "savepoint-1", storage / "sums" / "chk-1" / "g1-a1"
+    for folder in (savepoint, checkpoint, tmp_path / "elsewhere"):
+        folder.mkdir(parents=True)
+        (folder / "_metadata.json").write_text(
+            '{"savepoint_version": 1}' if folder != checkpoint else '{"format_version": 1}'
+        )
+    (savepoint / "tables").mkdir()
+    (savepoint / "tables" / "x.parquet").write_bytes(b"x")
+    with serving(JobConfig(storage=f"file://{storage}", rest_port=0)) as rest:
+        for path, status in [
+            (None, 400),
+            (f"file://{tmp_path}/elsewhere", 403),
+            (f"file://{storage}/../elsewhere", 403),
+            (f"file://{storage}", 403),
+            (str(storage) + "/", 403),
+        ]:
+            assert rest("POST", "/savepoint-disposal", {"savepoint-path": path})[0] == status, path
+
+        def disposed(path: Path) -> dict[str, object]:
+            found, answer = rest("POST", "/v1/savepoint-disposal", {"savepoint-path": f"file://{path}"})
+            assert found == 200
+            poll = f"/v1/savepoint-disposal/{answer['request-id']}"
+            until(lambda: rest.get(poll)["operation"] is not None)
+            return dict(rest.get(poll)["operation"])
+
+        assert disposed(savepoint) == {}
+        assert not any(path.is_file() for path in savepoint.rglob("*"))
+        assert "there is no savepoint" in str(disposed(savepoint)["failure-cause"])
+        assert "is no savepoint: it is a checkpoint" in str(disposed(checkpoint)["failure-cause"])
+        assert (checkpoint / "_metadata.json").exists()
+        assert (tmp_path / "elsewhere" / "_metadata.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,17 @@ from urllib.parse import unquote, urlsplit
 
 from tidegate.rest.calls import Call
 from tidegate.rest.operations import Kind
-from tidegate.rest.problems import Problem, bad_request, not_possible_yet
+from tidegate.rest.problems import Problem, bad_request
 from tidegate.rest.served import ServedJob
+from tidegate.storage.anywhere import as_uri
+from tidegate.storage.disposal import dispose_of
+from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import without_credentials
 
 CHECKPOINT_TIMEOUT_S = 3600.0
 CHECKPOINT_TYPES = ("CONFIGURED", "FULL", "INCREMENTAL")
 FORMATS = ("CANONICAL", "NATIVE")
+MAX_PARALLELISM = 32768
 
 Answer = tuple[int, Any]
 
@@ -77,41 +81,88 @@ def _refuse_ended(job: ServedJob) -> None:
 
 def savepoint(call: Call) -> Answer:
     job = call.job()
-    call.word("formatType", FORMATS)
-    call.flag("cancel-job")
-    call.trigger_id()
-    allowed_folder(job, call.text("target-directory"))
+    format = call.word("formatType", FORMATS).lower()
+    then_cancel = call.flag("cancel-job")
+    trigger_id = call.trigger_id()
+    folder = savepoint_folder(job, call.text("target-directory"))
     _refuse_ended(job)
-    raise not_possible_yet("savepoints are not there yet; checkpoints are: POST to the job's /checkpoints")
+
+    def work() -> dict[str, Any]:
+        location = job.hands.savepoint(folder, format=format)
+        if then_cancel:
+            job.hands.cancel()
+        return {"location": location}
+
+    return _started(call, Kind.SAVEPOINT, job, trigger_id, work)
 
 
 def stop(call: Call) -> Answer:
+    """Its result is that of a savepoint: answered when the job has ended."""
     job = call.job()
-    call.word("formatType", FORMATS)
-    call.flag("drain")
-    call.trigger_id()
-    allowed_folder(job, call.text("targetDirectory"))
+    format = call.word("formatType", FORMATS).lower()
+    drain = call.flag("drain")
+    trigger_id = call.trigger_id()
+    folder = savepoint_folder(job, call.text("targetDirectory"))
     _refuse_ended(job)
-    raise not_possible_yet("stop with a savepoint is not there yet; PATCH the job with mode=cancel ends it")
+    return _started(
+        call,
+        Kind.SAVEPOINT,
+        job,
+        trigger_id,
+        lambda: {"location": job.hands.stop(folder, drain=drain, format=format)},
+    )
 
 
 def rescale(call: Call) -> Answer:
     job = call.job()
-    if not 1 <= call.number("parallelism", 0) <= 32768:
-        raise bad_request("parallelism must be between 1 and 32768")
+    parallelism = call.number("parallelism", 0)
+    if not 1 <= parallelism <= MAX_PARALLELISM:
+        raise bad_request(f"parallelism must be between 1 and {MAX_PARALLELISM}")
     _refuse_ended(job)
-    raise not_possible_yet("a running job cannot be rescaled yet; start it with another parallelism and --resume")
+
+    def work() -> dict[str, Any]:
+        done = job.hands.rescale(parallelism)
+        return {"parallelism": done.parallelism, "gap-ms": int(done.gap_s * 1000), "checkpointId": done.checkpoint}
+
+    return _started(call, Kind.RESCALE, job, None, work)
 
 
-def allowed_folder(job: ServedJob, folder: str | None) -> str | None:
-    """:raises Problem: for a folder outside the job's own storage."""
-    if folder is None or not folder.strip():
+def dispose(call: Call) -> Answer:
+    """Only of a savepoint inside a folder of one of the jobs, and only where there is one."""
+    path = call.text("savepoint-path")
+    if not path:
+        raise bad_request("Request did not match expected format: savepoint-path is missing")
+    roots = [root for job in call.jobs.all() for root in savepoint_roots(job)]
+    if not any(is_inside(path, root) and not is_inside(root, path) for root in roots):
+        raise Problem(403, "by REST, only savepoints inside the folders of this driver's jobs may be disposed of")
+
+    def work() -> dict[str, Any]:
+        dispose_of(path)
+        return {}
+
+    return 200, {"request-id": call.operations.start(Kind.DISPOSAL, "", call.trigger_id(), work)}
+
+
+def dispose_result(call: Call) -> Answer:
+    return 200, call.operations.status(Kind.DISPOSAL, "", call.trigger())
+
+
+def savepoint_roots(job: ServedJob) -> list[str]:
+    """The folders in which savepoints may be written and disposed of by REST."""
+    return [root for root in (job.config.savepoint_dir, job.config.storage) if root]
+
+
+def savepoint_folder(job: ServedJob, asked: str | None) -> str | None:
+    """What was asked for, else the job's setting, else a folder of the job's own. :raises Problem: for one outside them."""
+    roots = savepoint_roots(job)
+    if asked is not None and asked.strip():
+        if not any(is_inside(asked, root) for root in roots):
+            allowed = ", ".join(without_credentials(root) for root in roots) or "none: the job has no storage"
+            raise Problem(403, f"by REST, savepoints may be written only inside the job's own folders ({allowed})")
+        return asked
+    if job.config.savepoint_dir is not None or job.config.storage is None:
         return None
-    roots = [root for root in (job.config.storage,) if root]
-    if not any(is_inside(folder, root) for root in roots):
-        allowed = ", ".join(without_credentials(root) for root in roots) or "none: the job has no storage"
-        raise Problem(403, f"by REST, savepoints may be written only inside the job's own folders ({allowed})")
-    return folder
+    return f"{as_uri(job.config.storage)}/{JobPaths(job.name).savepoints}"
 
 
 def is_inside(path: str, root: str) -> bool:

@@ -22,7 +22,7 @@ _ERROR = {
     "description": "what was wrong",
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Errors"}}},
 }
-_PROBLEMS = ("400", "401", "403", "404", "405", "409", "413", "501", "503")
+_PROBLEMS = ("400", "401", "403", "404", "405", "409", "413", "503")
 
 
 def description() -> dict[str, Any]:
@@ -69,8 +69,13 @@ def _operation(route: Route) -> dict[str, Any]:
         | dict.fromkeys(_PROBLEMS, _ERROR),
     }
     if route.body:
-        properties = {field.name: _nullable(_schema(field)) for field in route.body}
-        schema = {"type": "object", "properties": properties}
+        properties = {
+            field.name: _schema(field) if field.required else _nullable(_schema(field)) for field in route.body
+        }
+        schema: dict[str, Any] = {"type": "object", "properties": properties}
+        required = [field.name for field in route.body if field.required]
+        if required:
+            schema["required"] = required
         operation["requestBody"] = {"content": {"application/json": {"schema": schema}}}
     return operation
 

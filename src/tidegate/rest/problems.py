@@ -18,7 +18,3 @@ def not_found(what: str) -> Problem:
 
 def bad_request(what: str) -> Problem:
     return Problem(400, what)
-
-
-def not_possible_yet(what: str) -> Problem:
-    return Problem(501, what)

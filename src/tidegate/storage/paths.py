@@ -6,6 +6,7 @@
     <job>/staging/g3-a5/...                         what an attempt keeps for itself
     <job>/input/<uid>/...                           a DataFrame, materialised before the first attempt
     <job>/probe/<token>                             "do the executors share this storage?"
+    <job>/savepoints/...                            savepoints that were asked for without a place
     <job>/history/g3.json                           how a driver's run went, written when it ends (rest/keeping.py)
 
 Generation and attempt are part of every path that an attempt writes, so two attempts, also of two drivers that both
@@ -73,6 +74,11 @@ class JobPaths:
 
     def staging(self, attempt: AttemptId, name: str) -> str:
         return f"{self.job}/staging/{attempt}/{name}"
+
+    @property
+    def savepoints(self) -> str:
+        """A folder, without a slash at the end: users are told of what is in it."""
+        return f"{self.job}/savepoints"
 
     def history(self, generation: int) -> str:
         return f"{self.job}/history/g{generation}.json"
