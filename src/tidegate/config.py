@@ -3,6 +3,7 @@ file) all end here; cli/options.py knows the keys."""
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass, field
 
 from tidegate.errors import ConfigurationError
@@ -69,6 +70,10 @@ class JobConfig:
     held_memory_bytes: int = 32 << 20
     held_disk_bytes: int = 1 << 30
     inline_limit_bytes: int = 20 * 1024
+    state_backend: str = "hashmap"  #: or "rocksdb"
+    incremental: bool | None = None  #: None: RocksDB's checkpoints are, the heap's are not
+    rocksdb_memory_bytes: int = 256 << 20
+    state_folder: str | None = None  #: RocksDB's files, on the executors' local disks; None: the system's folder
     heartbeat_timeout_s: float = 30.0
     start_timeout_s: float = 120.0
     parallelism: int | None = None
@@ -78,6 +83,11 @@ class JobConfig:
     rest_address: str = "localhost"  #: to listen on; anything but this machine alone needs a token
     rest_token: str | None = field(default=None, repr=False)  #: None: made up where one is needed
     log_format: str = "text"  #: of what workers write to their standard error; or "json"
+
+    @property
+    def increments(self) -> bool:
+        """Whether checkpoints store only what has changed."""
+        return self.state_backend == "rocksdb" if self.incremental is None else self.incremental
 
     def policy(self) -> CheckpointPolicy:
         return CheckpointPolicy(
@@ -116,6 +126,14 @@ class JobConfig:
             raise ConfigurationError("unaligned checkpoints run one at a time: set max_concurrent=1")
         if self.aligned_timeout_s and not self.unaligned:
             raise ConfigurationError("aligned_timeout turns a checkpoint unaligned: set unaligned=True as well")
+        if self.state_backend not in ("hashmap", "rocksdb"):
+            raise ConfigurationError(
+                f'state backend {self.state_backend!r} is unknown: use "hashmap" (memory) or "rocksdb" (local disk)'
+            )
+        if self.state_backend == "rocksdb" and importlib.util.find_spec("rocksdict") is None:
+            raise ConfigurationError(
+                'the RocksDB backend needs rocksdict: pip install "tidegate[rocksdb]", here and on the executors'
+            )
         if self.max_concurrent < 1 or self.retained < 1:
             raise ConfigurationError("max_concurrent and retained must be at least 1")
         if self.parallelism is not None and self.parallelism < 1:

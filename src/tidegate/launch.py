@@ -28,6 +28,7 @@ from tidegate.graph.specs import SinkSpec, SourceSpec, user_function_of
 from tidegate.rest.identity import job_id
 from tidegate.rest.keeping import keep_history
 from tidegate.rest.served import ServedJob
+from tidegate.state.backends import BackendSettings
 from tidegate.storage.store import ObjectStore, open_store, write_probe
 from tidegate.task.ports import NoCrashPoints
 from tidegate.task.program import SlotSettings
@@ -148,6 +149,13 @@ def slot_settings(config: JobConfig) -> SlotSettings:
         held_disk_bytes=config.held_disk_bytes,
         inline_limit_bytes=config.inline_limit_bytes if config.storage else WITHOUT_STORAGE_INLINE_BYTES,
         log_format=config.log_format,
+        state=BackendSettings(
+            kind=config.state_backend,
+            # Without a storage there are no checkpoints to share files, but the one at the end, which is inline.
+            incremental=config.storage is not None and config.increments,
+            memory_bytes=config.rocksdb_memory_bytes,
+            folder=config.state_folder,
+        ),
     )
 
 

@@ -74,7 +74,15 @@ def test_every_field_of_the_configuration_can_be_set_by_a_key() -> None:
 
 
 def test_defaults_in_the_table_are_the_defaults_of_the_configuration() -> None:
-    words = ("none", "exponential-delay with", "the program's", "this machine", "infinite")
+    words = (
+        "none",
+        "exponential-delay with",
+        "the program's",
+        "this machine",
+        "infinite",
+        "by the backend",
+        "the system's",
+    )
     for option in OPTIONS:
         if option.default.startswith(words) or option.key == "restart-strategy.fixed-delay.attempts":
             continue
@@ -160,10 +168,25 @@ def test_a_key_for_flink_s_own_processes_is_told_apart() -> None:
 
 
 def test_a_fixed_key_is_accepted_with_its_one_value_and_refused_with_others() -> None:
-    assert configured("execution.checkpointing.incremental=false") == JobConfig()
+    assert configured("state.changelog.enabled=false") == JobConfig()
 
-    message = refusal("execution.checkpointing.incremental=true")
+    message = refusal("state.changelog.enabled=true")
     assert "true is not supported yet, only false" in message
+
+
+def test_the_state_backend_is_chosen_with_flinks_words() -> None:
+    config = configured(
+        "state.backend.type=rocksdb",
+        "state.backend.rocksdb.memory.fixed-per-slot=64mb",
+        "state.backend.rocksdb.localdir=/d",
+    )
+    assert (config.state_backend, config.rocksdb_memory_bytes, config.state_folder) == ("rocksdb", 64 << 20, "/d")
+    assert config.increments, "RocksDB's checkpoints are incremental unless said otherwise"
+    assert not configured("state.backend=rocksdb", "state.backend.incremental=false").increments
+    assert not configured("state.backend=hashmap").increments
+    assert configured("state.backend=hashmap", "execution.checkpointing.incremental=true").increments
+    with pytest.raises(ConfigurationError, match="state backend 'disk' is unknown"):
+        configured("state.backend.type=disk").validate()
 
 
 def test_the_guarantee_is_one_setting_with_flinks_words() -> None:

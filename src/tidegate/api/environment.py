@@ -17,6 +17,7 @@ from tidegate.durations import Duration, seconds
 from tidegate.errors import ConfigurationError
 from tidegate.graph.logical import MAIN_OUTPUT, LogicalGraph
 from tidegate.graph.specs import SourceSpec
+from tidegate.sizes import Size, size_bytes
 from tidegate.storage.paths import JobPaths
 from tidegate.types import record_type
 
@@ -108,6 +109,24 @@ class StreamEnvironment:
             claim_mode="claim" if claim else "no-claim",
             savepoint_dir=savepoints,
             retention="delete" if delete_on_cancel else "retain",
+        )
+        self._config.validate()
+        return self
+
+    def state_backend(
+        self, kind: str, *, incremental: bool | None = None, memory: Size = "256mb", folder: str | None = None
+    ) -> StreamEnvironment:
+        """Where keyed state lives: "hashmap", the workers' memory (the default), or "rocksdb", their local disks.
+
+        `incremental`: checkpoints store only what has changed since the last one; by default RocksDB's do. `memory` is what
+        RocksDB and the values in use may take in a slot, `folder` where its files are, on each executor's local disk.
+        """
+        self._config = replace(
+            self._config,
+            state_backend=kind,
+            incremental=incremental,
+            rocksdb_memory_bytes=size_bytes(memory, "state_backend(memory=...)"),
+            state_folder=folder,
         )
         self._config.validate()
         return self

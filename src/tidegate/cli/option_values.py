@@ -5,24 +5,16 @@ Each reader takes (text, where) and gives a value, or raises a ConfigurationErro
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 from tidegate.durations import seconds
 from tidegate.errors import ConfigurationError
+from tidegate.sizes import size_bytes
 
 Reader = Callable[[str, str], Any]
 
 INFINITE = 2**31 - 1  #: Java's largest int, which Flink's users write for "no limit"
-_SIZE = re.compile(r"(\d+)\s*([a-z]*)", re.IGNORECASE)
-_SIZE_UNITS = {
-    "": 1, "b": 1, "bytes": 1,
-    "k": 1 << 10, "kb": 1 << 10, "kibibytes": 1 << 10,
-    "m": 1 << 20, "mb": 1 << 20, "mebibytes": 1 << 20,
-    "g": 1 << 30, "gb": 1 << 30, "gibibytes": 1 << 30,
-    "t": 1 << 40, "tb": 1 << 40, "tebibytes": 1 << 40,
-}  # fmt: skip
 
 
 def duration(text: str, where: str) -> float:
@@ -31,14 +23,7 @@ def duration(text: str, where: str) -> float:
 
 
 def size(text: str, where: str) -> int:
-    """Bytes. As in Flink, a kb is 1024 bytes."""
-    match = _SIZE.fullmatch(text.strip())
-    unit = _SIZE_UNITS.get(match[2].lower()) if match else None
-    if match is None or unit is None:
-        raise ConfigurationError(
-            f'{where}: {text!r} is no memory size. Write a number and a unit, like "20 kb" or "2mb".'
-        )
-    return int(match[1]) * unit
+    return size_bytes(text, where)
 
 
 def positive(text: str, where: str) -> int:

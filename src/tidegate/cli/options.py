@@ -119,6 +119,14 @@ OPTIONS = (
            "input held back for alignment in a slot's memory; more goes to its disk"),
     Option("tidegate.held-disk-bytes", "held_disk_bytes", read.size, "1 gb",
            "input held back for alignment on a slot's disk; at the limit the slot declines the checkpoint"),
+    Option("state.backend.type", "state_backend", read.word, "hashmap",
+           "where keyed state lives: hashmap (the workers' memory) or rocksdb (their local disks)", ("state.backend",)),
+    Option("execution.checkpointing.incremental", "incremental", read.flag, "by the backend: true for rocksdb",
+           "a checkpoint stores what has changed since the last one", ("state.backend.incremental",)),
+    Option("state.backend.rocksdb.memory.fixed-per-slot", "rocksdb_memory_bytes", read.size, "256 mb",
+           "memory of a slot for RocksDB and the values in use"),
+    Option("state.backend.rocksdb.localdir", "state_folder", read.word, "the system's folder for temporary files",
+           "where RocksDB keeps its files, on each executor's local disk"),
     Option("tidegate.heartbeat-timeout", "heartbeat_timeout_s", read.duration, "30 s",
            "a slot that is silent for so long fails the attempt", ("heartbeat.timeout",)),
     Option("tidegate.start-timeout", "start_timeout_s", read.duration, "2 min",
@@ -126,8 +134,6 @@ OPTIONS = (
 )  # fmt: skip
 
 FIXED = (
-    FixedOption("execution.checkpointing.incremental", "false", "every checkpoint is complete in itself",
-                ("state.backend.incremental",)),
     FixedOption("execution.checkpointing.storage", "filesystem", "set execution.checkpointing.dir",
                 ("state.checkpoint-storage",)),
     FixedOption("execution.checkpointing.checkpoints-after-tasks-finish", "true",
@@ -138,7 +144,6 @@ FIXED = (
                 ("execution.checkpointing.snapshot-compression.enabled",)),
     FixedOption("execution.buffer-timeout.enabled", "true", "set execution.buffer-timeout.interval"),
     FixedOption("execution.runtime-mode", "STREAMING", "jobs are streams; bounded ones end by themselves"),
-    FixedOption("state.backend.type", "hashmap", "state is kept on the heap", ("state.backend",)),
     FixedOption("state.changelog.enabled", "false", "there is no changelog"),
 )  # fmt: skip
 

@@ -27,7 +27,7 @@ from tidegate.coordinator.observing import (
     operator_bytes,
 )
 from tidegate.coordinator.ports import Background, CrashPoints, SlotLinks
-from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt, StoredCheckpoint
+from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt, StoredCheckpoint, shared_files
 from tidegate.coordinator.savepoints import Savepoint, SavepointDesk, SavepointRequest
 from tidegate.errors import (
     CommitLost,
@@ -65,6 +65,8 @@ from tidegate.protocol.checkpointing import (
     TimePassed,
     TriggerCheckpoint,
 )
+from tidegate.protocol.shared_state import SharedStateRegistry
+from tidegate.storage.metadata import SlotSnapshot
 from tidegate.wire.control import (
     Abort,
     Acknowledge,
@@ -136,6 +138,7 @@ class Attempt:
     clock: Callable[[], float]  #: monotonic
     wall_clock: Callable[[], float]
     on_driver_payload: Callable[[ToDriver], None]
+    shared: SharedStateRegistry = field(default_factory=SharedStateRegistry)  #: one for all attempts of a driver
     timeouts: Timeouts = field(default_factory=Timeouts)
     desk: SavepointDesk = field(default_factory=SavepointDesk)
     commit_only: bool = False  #: the savepoint of a stop stands in the log: commit what it holds, and end
@@ -189,6 +192,7 @@ class Attempt:
             case Acknowledge(checkpoint, snapshot, timings):
                 part = SlotCheckpoint(self._since_trigger(checkpoint), timings, operator_bytes(snapshot))
                 self._note_acknowledged(checkpoint, slot, part)
+                self._note_files(CheckpointId(checkpoint), snapshot)
                 self._decide(SnapshotAcknowledged(slot, self.id, CheckpointId(checkpoint), snapshot))
             case Decline(checkpoint, reason):
                 self._decide(SnapshotDeclined(slot, self.id, CheckpointId(checkpoint), reason))
@@ -361,6 +365,7 @@ class Attempt:
         if action.request is not None and action.purpose.is_savepoint:
             self.desk.fulfil(action.request, Savepoint(stored.uri, checkpoint, stored.size_bytes))
         if self.outcome is None:
+            self._delete(self.shared.completed(stored.oldest_retained))
             self._publish_end(checkpoint, CheckpointStatus.COMPLETED, size_bytes=stored.size_bytes, path=stored.uri)
             self._orders.pop(checkpoint, None)
             self._decide(CheckpointStored(checkpoint))
@@ -376,6 +381,17 @@ class Attempt:
     def rescale_request(self) -> int:
         assert self.scheduler.stop is not None
         return self.scheduler.stop.request
+
+    def _note_files(self, checkpoint: CheckpointId, snapshot: SlotSnapshot) -> None:
+        """Before anyone asks whether the acknowledgement still counts: its files are there in any case."""
+        try:
+            self._delete(self.shared.acknowledged(checkpoint, shared_files([snapshot])))
+        except ProtocolViolation as error:
+            self.fail(error)  # a new attempt builds on what the log retains, and on nothing else
+
+    def _delete(self, paths: list[str]) -> None:
+        if paths:
+            self.storing.submit(lambda: self.recorder.delete_files(paths))
 
     def _finish(self) -> None:
         try:

@@ -191,6 +191,7 @@ class JobExecution:
             starts=inputs.starts,
             policy=self._job.config.policy(),
             next_checkpoint_id=inputs.next_checkpoint_id,
+            shared=inputs.shared,
             latest_completed=inputs.latest_completed,
             links=server,
             recorder=self._job.recorder,

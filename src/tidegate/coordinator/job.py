@@ -25,16 +25,17 @@ from tidegate.connectors.contract import Split
 from tidegate.coordinator.attempt import AttemptEnded, AttemptFinished, AttemptRescaled, Outcome
 from tidegate.coordinator.observing import AttemptFailed, AttemptStarted, JobStatus, JobView, StatusChanged
 from tidegate.coordinator.ports import CrashPoints
-from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt
+from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt, shared_files
 from tidegate.coordinator.restoring import commit_only, plan_start, stored_max_parallelism
 from tidegate.errors import CheckpointDamaged, StorageError, Superseded, TidegateError, UserCodeFailed
 from tidegate.graph.logical import LogicalGraph
 from tidegate.graph.plan import JobPlan, PlannedOperator, plan_job
 from tidegate.graph.specs import SinkSpec, SourceSpec, keys_of
 from tidegate.ids import AttemptId, AttemptNumber, CheckpointId, Generation, SlotId
+from tidegate.protocol.shared_state import SharedStateRegistry
 from tidegate.storage.anywhere import reaching_anywhere
 from tidegate.storage.checkpoints import load_checkpoint, resolve
-from tidegate.storage.log import CheckpointPointer, JobLog, Resume
+from tidegate.storage.log import CheckpointPointer, JobLog, LogRecord, Resume
 from tidegate.storage.metadata import CheckpointMetadata
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import ObjectStore
@@ -52,6 +53,7 @@ class AttemptInputs:
     next_checkpoint_id: CheckpointId
     latest_completed: CheckpointId
     restored_from: int | None
+    shared: SharedStateRegistry
     commit_only: bool = False  #: the savepoint of a stop stands in the log
 
 
@@ -103,6 +105,8 @@ class JobRun:
         self._number = 0
         self._attempt = AttemptId(Generation(0), AttemptNumber(0))
         self._next_id = CheckpointId(1)
+        self._shared = SharedStateRegistry()
+        self._known: set[str] = set()  #: metadata paths of the checkpoints that the registry began with
         config.validate()
         resume: Resume | object = self._resume_point(config.resume)
         metadata = self._look_at(resume)
@@ -173,6 +177,7 @@ class JobRun:
         if record.latest is not None:
             older = [pointer for pointer in record.retained if pointer != record.latest]
             metadata = load_checkpoint(self._store, record.latest, older)
+        self._know_retained(record, metadata)
         self._number += 1
         self._next_id = CheckpointId(max(self._next_id, record.next_checkpoint_id))
         self._attempt = attempt = AttemptId(Generation(record.generation), AttemptNumber(self._number))
@@ -183,7 +188,14 @@ class JobRun:
         }
         self._clean_up_sinks(metadata)
         restored_from = None if metadata is None else metadata.checkpoint
-        starts = plan_start(self.plan, metadata, discovered, self.config.allow_dropped_state, record.incarnation)
+        starts = plan_start(
+            self.plan,
+            metadata,
+            discovered,
+            self.config.allow_dropped_state,
+            record.incarnation,
+            owned=record.latest is not None and record.latest.owned,
+        )
         if record.stopping:
             starts = {slot: commit_only(start) for slot, start in starts.items()}
         inputs = AttemptInputs(
@@ -193,11 +205,31 @@ class JobRun:
             next_checkpoint_id=self._next_id,
             latest_completed=CheckpointId(restored_from or 0),
             restored_from=restored_from,
+            shared=self._shared,
         )
         restored_path = "" if record.latest is None else self._store.uri(record.latest.metadata_path)
         self.view.publish(AttemptStarted(attempt, restored_from, self._wall_clock(), restored_path))
         self._status(JobStatus.INITIALIZING, f"attempt {attempt}")
         return inputs
+
+    def _know_retained(self, record: LogRecord, latest: CheckpointMetadata | None) -> None:
+        """Tell the registry of shared files what the log retains, and delete what is not needed any more."""
+        for pointer in [*record.retained, *([] if record.latest is None else [record.latest])]:
+            if pointer.metadata_path in self._known:
+                continue
+            self._known.add(pointer.metadata_path)
+            try:
+                metadata = latest if pointer == record.latest else load_checkpoint(self._store, pointer)
+            except CheckpointDamaged as error:
+                # Nothing is restored from it. Files that only it refers to are left to whoever repairs it.
+                log.warning("a retained checkpoint cannot be read: %s", error)
+                continue
+            assert metadata is not None
+            files = shared_files(metadata.slots)
+            self._shared.restored(CheckpointId(pointer.id), files, owned=pointer.owned)
+        oldest = min((CheckpointId(pointer.id) for pointer in record.retained), default=CheckpointId(0))
+        if oldest > self._shared.oldest_retained:
+            self.recorder.delete_files(self._shared.completed(oldest))
 
     def _clean_up_sinks(self, metadata: CheckpointMetadata | None) -> None:
         """What earlier attempts have staged and is not in the checkpoint belongs to nobody."""

@@ -6,7 +6,7 @@ Runs on one background thread. The log record is the commit point: before it not
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tidegate.coordinator.ports import CrashPoints
@@ -15,6 +15,7 @@ from tidegate.graph.plan import JobPlan
 from tidegate.graph.specs import keys_of, user_function_of
 from tidegate.ids import AttemptId, CheckpointId, SlotId
 from tidegate.protocol.checkpointing import Purpose
+from tidegate.protocol.shared_state import SharedFile
 from tidegate.state.broadcast import broadcast_states
 from tidegate.state.declarations import declared_states
 from tidegate.storage.anywhere import folder_of
@@ -41,6 +42,7 @@ class LogInDoubt(StorageError):
 class StoredCheckpoint:
     size_bytes: int
     uri: str
+    oldest_retained: CheckpointId
 
 
 @dataclass(slots=True)
@@ -103,7 +105,8 @@ class CheckpointRecorder:
         self.crash_points.reach("driver.after-log", None, checkpoint)
         self._dropped += dropped
         place = self.store.uri(pointer.metadata_path)
-        return StoredCheckpoint(pointer.size_bytes, folder_of(place) if order is not None else place)
+        oldest = CheckpointId(min(each.id for each in kept))
+        return StoredCheckpoint(pointer.size_bytes, folder_of(place) if order is not None else place, oldest)
 
     def _store_savepoint(
         self, metadata: CheckpointMetadata, purpose: Purpose, order: SavepointOrder
@@ -150,6 +153,13 @@ class CheckpointRecorder:
             for failure in delete_checkpoint(self.store, self.paths, pointer, metadata, newest).failures:
                 log.warning("files of checkpoint %d were not deleted: %s", pointer.id, failure)
 
+    def delete_files(self, paths: list[str]) -> None:
+        """Files of keyed state that no checkpoint needs any more. Trouble as above."""
+        try:
+            self.store.delete_many(paths)
+        except StorageError as error:
+            log.warning("%d files that no checkpoint needs were not all deleted: %s", len(paths), error)
+
     def _append(self, record: LogRecord) -> None:
         delay = FIRST_RETRY_S
         for tries_left in reversed(range(LOG_TRIES)):
@@ -164,6 +174,16 @@ class CheckpointRecorder:
                     ) from error
                 self.sleep(delay)
                 delay *= 2
+
+
+def shared_files(snapshots: Iterable[SlotSnapshot]) -> list[SharedFile]:
+    """What the registry of shared state must know of them."""
+    return [
+        SharedFile(file.path, file.size, CheckpointId(file.checkpoint))
+        for snapshot in snapshots
+        for state in snapshot.states
+        for file in state.files
+    ]
 
 
 def operator_infos(plan: JobPlan) -> list[OperatorInfo]:

@@ -23,7 +23,7 @@ from tidegate.graph.specs import SourceSpec, keys_of
 from tidegate.ids import SlotId, SubtaskIndex
 from tidegate.protocol.redistribution import StoredPart, distribution_of, redistribute
 from tidegate.protocol.watermarks import MAX_WATERMARK
-from tidegate.state.key_groups import key_group_range
+from tidegate.state.key_groups import key_group_range, overlap
 from tidegate.storage.metadata import (
     IN_FLIGHT,
     NOT_KEYED,
@@ -34,6 +34,7 @@ from tidegate.storage.metadata import (
     SubtaskSnapshot,
 )
 from tidegate.storage.snapshot_file import select_sections
+from tidegate.storage.state_files import StateFiles
 from tidegate.wire.control import Start, StateShare, SubtaskRestore
 
 
@@ -43,8 +44,9 @@ def plan_start(
     discovered: Mapping[str, Sequence[Split]],
     allow_dropped_state: bool = False,
     incarnation: str = "",
+    owned: bool = True,
 ) -> dict[SlotId, Start]:
-    """What each slot is told at its start.
+    """What each slot is told at its start. `owned`: the checkpoint is this job's own, to be built on.
 
     :raises ConfigurationError: when state has no operator to go to, or does not fit it; before anything runs.
     """
@@ -78,6 +80,8 @@ def plan_start(
                     share for restore in subtasks for share in shares.get((restore.uid, restore.subtask), [])
                 ],
                 in_flight=[] if metadata is None else _in_flight_for(metadata, {restore.uid for restore in subtasks}),
+                states=[] if metadata is None else _state_files_for(metadata, ranges),
+                owned=owned,
             )
     return starts
 
@@ -110,6 +114,7 @@ def _refuse_dropped(
 ) -> None:
     operators = {operator.uid: operator for operator in plan.operators}
     with_sections = {section.uid for slot in metadata.slots for file in slot.files() for section in file.sections}
+    with_sections |= {state.uid for slot in metadata.slots for state in slot.states if state.files}
     for info in metadata.operators:
         holds = info.uid in with_sections or any(s.splits or s.committables for s in old.get(info.uid, []))
         operator = operators.get(info.uid)  # type: ignore[call-overload]
@@ -228,6 +233,17 @@ def _files_for(metadata: CheckpointMetadata, ranges: dict[str, range]) -> list[F
 
     files = (select_sections(file, wanted) for slot in metadata.slots for file in slot.files())
     return [file for file in files if file.sections]
+
+
+def _state_files_for(metadata: CheckpointMetadata, ranges: dict[str, range]) -> list[StateFiles]:
+    """In the order of the old subtasks."""
+    found = [
+        state
+        for slot in metadata.slots
+        for state in slot.states
+        if state.uid in ranges and overlap(state.key_groups, ranges[state.uid])
+    ]
+    return sorted(found, key=lambda state: (state.uid, state.subtask))
 
 
 def _in_flight_for(metadata: CheckpointMetadata, uids: set[str]) -> list[FileRef]:

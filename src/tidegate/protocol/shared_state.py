@@ -1,4 +1,4 @@
-"""Which stored files incremental checkpoints still need. Pure; driven by coordinator/recording.py on the driver.
+"""Which stored files incremental checkpoints still need. Pure; driven by coordinator/attempt.py and job.py on the driver.
 
 A checkpoint refers to files that were uploaded for it, and to files of earlier ones. A file is deleted when no checkpoint
 that counts, or may still come to count, refers to it:

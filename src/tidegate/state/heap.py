@@ -42,6 +42,12 @@ class FrozenTable(Protocol):
 
     def write(self, writer: SectionWriter) -> None: ...
 
+    def write_changes(self, since: Any, writer: SectionWriter) -> list[Any] | None:
+        """Whole keys that differ from an older moment of the same table; returns the keys that are gone.
+
+        None, and nothing written, when the two cannot be compared.
+        """
+
     def release(self) -> None: ...
 
 
@@ -62,9 +68,12 @@ class HeapStateBackend(TableBackend[Table]):
         key_groups: range,
         max_parallelism: int,
         wall_clock: Callable[[], float] = time.time,
+        incremental: bool = False,
     ) -> None:
+        """`incremental`: snapshots can be compared with older ones that were not released (`HeapSnapshot.changes`)."""
         super().__init__(key_type, key_groups, max_parallelism, wall_clock)
         self._swept: list[ExpiringTable] = []  # the tables whose entries expire
+        self._incremental = incremental
         self._swept_at = Moment()
         self._sweep = self._rounds()
 
@@ -73,7 +82,7 @@ class HeapStateBackend(TableBackend[Table]):
             expiring = self._expiring(ExpiringValues, declaration.ttl)
             return expiring, ExpiringValue(declaration, expiring, self.key_type, self._around(declaration))
         if columnar and isinstance(declaration, ValueState) and declaration.value_type.numpy is not None:
-            columns = ColumnTable(declaration, self.key_type)
+            columns = ColumnTable(declaration, self.key_type, self._incremental)
             return columns, ColumnValue(declaration, columns, self._current)
         values = ValueTable()
         return values, value_handle(declaration, values, self._current, self.key_type)
@@ -154,6 +163,21 @@ class HeapSnapshot(KeyedSnapshot):
             writer = SectionWriter(declaration, self._key_type, self._key_groups, self._max_parallelism, self._now_ms)
             table.write(writer)
             yield from writer.finish()
+
+    def changes(self, since: HeapSnapshot) -> Iterator[Section] | None:
+        """What differs from an older snapshot of the same backend, which was not released: whole keys at a time.
+
+        Keys that are gone are in sections of the kind `DELETED`. None: the two cannot be compared.
+        """
+        found: list[Section] = []
+        for (declaration, table), (_, older) in zip(self._frozen, since._frozen, strict=True):
+            writer = SectionWriter(declaration, self._key_type, self._key_groups, self._max_parallelism, self._now_ms)
+            gone = table.write_changes(older, writer)
+            if gone is None:
+                return None
+            found += writer.finish()
+            found += writer.deleted(gone)
+        return iter(found)
 
     def release(self) -> None:
         for _, table in self._frozen:

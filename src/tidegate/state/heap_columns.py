@@ -53,8 +53,10 @@ COMPACT_AFTER_CLEARS = 65_536  #: how often to look whether most rows are dead
 class ColumnSnapshot:
     """A column table at one moment."""
 
-    def __init__(self, table: ColumnTable) -> None:
+    def __init__(self, table: ColumnTable, kept: bool) -> None:
         self._table: ColumnTable | None = table
+        self._kept = kept  #: a later snapshot may be compared with this one, until `release`
+        self._index = table.index
         self._values = table.values
         self._present = table.present
         self._arrow = table.arrow
@@ -74,29 +76,65 @@ class ColumnSnapshot:
 
     def _save(self, chunk: int) -> None:
         if not self._is_saved[chunk]:
-            rows = slice(chunk << _SHIFT, (chunk + 1) << _SHIFT)
-            self._saved[chunk] = (self._values[rows].copy(), self._present[rows].copy())
+            self._saved[chunk] = self._copy(chunk)
             self._is_saved[chunk] = True
 
-    def write(self, writer: SectionWriter) -> None:
-        """All rows that were present. Once."""
-        for keys, values in self._pieces(PIECE_ROWS):
-            writer.add_value_column(keys, pa.array(values, self._arrow))
+    def _copy(self, chunk: int) -> tuple[Array, Array]:
+        rows = slice(chunk << _SHIFT, (chunk + 1) << _SHIFT)
+        return self._values[rows].copy(), self._present[rows].copy()
 
-    def _pieces(self, rows: int) -> Iterator[tuple[list[Any], Array]]:
+    def write(self, writer: SectionWriter) -> None:
+        """All rows that were present. Once, unless it is kept."""
         for chunk in range(len(self._is_saved)):
-            with self._lock:
+            values, present = self._chunk(chunk)
+            self._write_rows(chunk, values, present, writer)
+
+    def write_changes(self, since: ColumnSnapshot, writer: SectionWriter) -> list[Any] | None:
+        """Write the rows that differ from an older snapshot, which was kept; returns the keys that are gone.
+
+        None, and nothing written: the rows have got other numbers since then, so they cannot be compared.
+        """
+        if self._index is not since._index:
+            return None
+        gone: list[Any] = []
+        for chunk in range(len(self._is_saved)):
+            if self._values is since._values and chunk < len(since._is_saved) and not since._is_saved[chunk]:
+                continue  # invariant 1: not touched since, nor has a row been added to it
+            values, present = self._chunk(chunk)
+            old_values, old_present = since._chunk(chunk)
+            same = np.zeros(len(present), dtype=np.bool_)
+            common = len(old_present)
+            same[:common] = (present[:common] == old_present) & _equal(values[:common], old_values)
+            self._write_rows(chunk, values, present & ~same, writer)
+            lost = np.flatnonzero(old_present & ~present[:common])
+            gone += self._keys_at(chunk, lost)
+        return gone
+
+    def _chunk(self, chunk: int) -> tuple[Array, Array]:
+        """The values and presence of a chunk's rows at the moment of the snapshot, as far as there were any."""
+        rows = max(0, min(CHUNK_ROWS, self._length - (chunk << _SHIFT)))
+        if not rows:
+            return self._values[:0], self._present[:0]
+        with self._lock:
+            if self._kept:
+                saved = self._saved.get(chunk) or self._copy(chunk)
+            else:
                 self._save(chunk)
-                values, present = self._saved.pop(chunk)
-            first = chunk << _SHIFT
-            for start in range(0, min(CHUNK_ROWS, self._length - first), rows):
-                stop = min(start + rows, self._length - first)
-                keys = self._keys(first + start, first + stop)
-                kept = present[start:stop]
-                if kept.all():
-                    yield keys, values[start:stop]
-                elif kept.any():
-                    yield [key for key, keep in zip(keys, kept.tolist(), strict=True) if keep], values[start:stop][kept]
+                saved = self._saved.pop(chunk)
+        return saved[0][:rows], saved[1][:rows]
+
+    def _write_rows(self, chunk: int, values: Array, wanted: Array, writer: SectionWriter) -> None:
+        for start in range(0, len(wanted), PIECE_ROWS):
+            places = np.flatnonzero(wanted[start : start + PIECE_ROWS]) + start
+            if len(places):
+                writer.add_value_column(self._keys_at(chunk, places), pa.array(values[places], self._arrow))
+
+    def _keys_at(self, chunk: int, places: Array) -> list[Any]:
+        if not len(places):
+            return []
+        first, last = int(places[0]), int(places[-1])
+        keys = self._keys((chunk << _SHIFT) + first, (chunk << _SHIFT) + last + 1)
+        return keys if len(keys) == len(places) else [keys[place] for place in (places - first).tolist()]
 
     def release(self) -> None:
         table, self._table = self._table, None
@@ -105,10 +143,19 @@ class ColumnSnapshot:
         self._saved.clear()
 
 
+def _equal(new: Array, old: Array) -> Array:
+    """NaN is no news where NaN was."""
+    equal: Array = new == old
+    if new.dtype.kind == "f":
+        equal |= np.isnan(new) & np.isnan(old)
+    return equal
+
+
 class ColumnTable:
     """The rows of one state."""
 
-    def __init__(self, declaration: ValueState[Any], key_type: KeyType) -> None:
+    def __init__(self, declaration: ValueState[Any], key_type: KeyType, keep_snapshots: bool = False) -> None:
+        self._keep_snapshots = keep_snapshots
         dtype = declaration.value_type.numpy
         assert dtype is not None
         self.arrow = declaration.value_type.arrow
@@ -181,7 +228,7 @@ class ColumnTable:
         self.index, self.values, self.present = self.index.only(keep), values, present
 
     def freeze(self) -> ColumnSnapshot:
-        snapshot = ColumnSnapshot(self)
+        snapshot = ColumnSnapshot(self, self._keep_snapshots)
         with self._lock:
             self._snapshots = (*self._snapshots, snapshot)
         return snapshot

@@ -173,6 +173,21 @@ class FrozenDicts:
         assert self._table is not None, "a released snapshot was read"
         self._table.write(self._chunks, writer)
 
+    def write_changes(self, since: FrozenDicts, writer: SectionWriter) -> list[Any]:
+        """Write what differs from an older snapshot, whole keys at a time; returns the keys that are gone.
+
+        While a snapshot lives, what it holds is replaced and never changed, so "the same object" means "the same value".
+        """
+        assert self._table is not None, "a released snapshot was read"
+        changed: list[Chunk] = []
+        gone: list[Any] = []
+        for new, old in zip(self._chunks, since._chunks, strict=True):
+            if new is not old:
+                changed.append({key: kept for key, kept in new.items() if old.get(key, NO_KEY) is not kept})
+                gone += [key for key in old if key not in new]
+        self._table.write(changed, writer)
+        return gone
+
     def release(self) -> None:
         with self._lock:  # two threads may come, and the table counts
             table, self._table = self._table, None

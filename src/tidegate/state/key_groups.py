@@ -64,6 +64,11 @@ def key_group_range(subtask: int, parallelism: int, max_parallelism: int) -> ran
     return range(start, last + 1)
 
 
+def overlap(one: range, other: range) -> range:
+    """The key groups that are in both; may be empty."""
+    return range(max(one.start, other.start), min(one.stop, other.stop))
+
+
 def default_max_parallelism(parallelism: int) -> int:
     """Flink's default: half as much again, the next power of two, at least 128."""
     check_parallelism(parallelism, MAX_PARALLELISM_LIMIT)

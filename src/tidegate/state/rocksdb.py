@@ -28,6 +28,7 @@ from tidegate.errors import ProtocolViolation
 from tidegate.state.backend import KeyedSnapshot, Section
 from tidegate.state.declarations import Declaration, ListState, MapState, StoredValue, ValueState
 from tidegate.state.expiring import ExpiringList, ExpiringMap, ExpiringValue, Surroundings
+from tidegate.state.key_groups import overlap
 from tidegate.state.rocksdb_cache import Changes, RocksTable
 from tidegate.state.rocksdb_columns import RocksColumns, RocksColumnValue
 from tidegate.state.rocksdb_files import LocalFile, StateFolder, checkpoint_files, sweep
@@ -230,7 +231,7 @@ class RocksStateBackend(TableBackend[RocksTable]):
         return same
 
     def _copy(self, states: StoredStates, old: range) -> None:
-        ours = _overlap(old, self.key_groups)
+        ours = overlap(old, self.key_groups)
         if not ours:
             return
         self._check(states)
@@ -266,14 +267,10 @@ def sections_in(stored: StoredFolder, key_groups: range, settings: RocksSettings
     """
     settings = settings or RocksSettings()
     memory = RocksMemory(settings)
-    wanted = _overlap(stored.key_groups, key_groups)
+    wanted = overlap(stored.key_groups, key_groups)
     with StoredStates(stored.folder, lambda: database_options(settings, memory)) as states:
         for written in states.formats.values():
             yield from stored_sections(states, written, wanted)
-
-
-def _overlap(one: range, other: range) -> range:
-    return range(max(one.start, other.start), min(one.stop, other.stop))
 
 
 class RocksSnapshot(KeyedSnapshot):

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from tidegate.types import DataType
 
 PIECE_ROWS = 4096  #: about a millisecond of Python objects
+DELETED = "deleted"  #: kind of a section that names keys, and says that they are gone
+_DELETED_SCHEMA = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("namespace", pa.binary())])
 BLOCK_ROWS = 65_536  #: sorted by key group at once; larger blocks mean fewer, longer slices to join
 
 
@@ -122,6 +124,17 @@ class SectionWriter:
             table = pa.Table.from_batches(self._slices.pop(group), self._schema).combine_chunks()
             (rows,) = table.to_batches()
             yield Section(self._declaration.name, self._declaration.kind, KeyGroup(group), rows)
+
+    def deleted(self, table_keys: list[Any]) -> Iterator[Section]:
+        """Sections that say: these keys are gone since an older snapshot (state/heap_increments.py)."""
+        if not table_keys:
+            return
+        filed = self._file(table_keys)
+        for group in np.unique(filed.groups).tolist():
+            rows = pa.array(np.flatnonzero(filed.groups == group))
+            columns = [filed.encoded.take(rows), filed.namespaces.take(rows)]
+            batch = pa.RecordBatch.from_arrays(columns, schema=_DELETED_SCHEMA)
+            yield Section(self._declaration.name, DELETED, KeyGroup(group), batch)
 
     def _file(self, table_keys: list[Any]) -> _Filed:
         keys, namespaces = split_namespaces(table_keys)

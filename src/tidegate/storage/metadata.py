@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tidegate.errors import CheckpointDamaged
+from tidegate.storage.state_files import StateFiles
 
 FORMAT_VERSION = 1
 NOT_KEYED = -1  #: the key group of what has none
@@ -83,13 +84,18 @@ class SlotSnapshot(msgspec.Struct, frozen=True):
     file: FileRef
     subtasks: list[SubtaskSnapshot] = []
     tables: list[FileRef] = []  # of a savepoint in the canonical format
+    states: list[StateFiles] = []  # keyed state that is kept as files, which other checkpoints may refer to as well
 
     def files(self) -> list[FileRef]:
         """All files with sections."""
         return [self.file, *self.tables]
 
     def size_bytes(self) -> int:
-        return sum(file.size for file in self.files())
+        """Of the whole state; what this checkpoint had to store is `added_bytes`."""
+        return sum(file.size for file in self.files()) + sum(state.size_bytes() for state in self.states)
+
+    def added_bytes(self, checkpoint: int) -> int:
+        return sum(file.size for file in self.files()) + sum(state.added_bytes(checkpoint) for state in self.states)
 
 
 class StateInfo(msgspec.Struct, frozen=True):
@@ -136,8 +142,17 @@ def metadata_with_paths(metadata: CheckpointMetadata, follow: Callable[[str | No
     def placed(file: FileRef) -> FileRef:
         return msgspec.structs.replace(file, path=follow(file.path))
 
+    def state_placed(state: StateFiles) -> StateFiles:
+        files = [msgspec.structs.replace(file, path=follow(file.path) or file.path) for file in state.files]
+        return msgspec.structs.replace(state, files=files)
+
     slots = [
-        msgspec.structs.replace(slot, file=placed(slot.file), tables=[placed(table) for table in slot.tables])
+        msgspec.structs.replace(
+            slot,
+            file=placed(slot.file),
+            tables=[placed(table) for table in slot.tables],
+            states=[state_placed(state) for state in slot.states],
+        )
         for slot in metadata.slots
     ]
     return msgspec.structs.replace(metadata, slots=slots)

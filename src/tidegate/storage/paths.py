@@ -3,6 +3,7 @@
     <job>/log/00000042.json                         the job's log (storage/log.py)
     <job>/chk-17/g3-a5/_metadata.json               a checkpoint, by the attempt that wrote it
     <job>/chk-17/g3-a5/slot-1-0.snapshot
+    <job>/chk-17/g3-a5/slot-1-0.<uid>.<name>.state  keyed state as files; later checkpoints may refer to them too
     <job>/staging/g3-a5/...                         what an attempt keeps for itself
     <job>/input/<uid>/...                           a DataFrame, materialised before the first attempt
     <job>/probe/<token>                             "do the executors share this storage?"
@@ -16,6 +17,7 @@ believe they hold the job, never write the same file.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import xxhash
@@ -28,6 +30,7 @@ _CHECKPOINT_FILE = re.compile(r"chk-([0-9]+)/g([0-9]+)-a([0-9]+)/")
 _STAGING_FILE = re.compile(r"staging/g([0-9]+)-a([0-9]+)/")
 
 METADATA_NAME = "_metadata.json"
+STATE_SUFFIX = ".state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,11 @@ class JobPaths:
     def slot_file(self, checkpoint: CheckpointId, attempt: AttemptId, slot: SlotId) -> str:
         return f"{self.checkpoint(checkpoint, attempt)}slot-{slot.layer}-{slot.index}.snapshot"
 
+    def state_files(self, attempt: AttemptId, slot: SlotId, uid: str) -> Callable[[CheckpointId, str], str]:
+        """Of an operator: gives the path of a file by its checkpoint and its name."""
+        label = f"slot-{slot.layer}-{slot.index}.{_plain(uid)}"
+        return lambda checkpoint, name: f"{self.checkpoint(checkpoint, attempt)}{label}.{name}{STATE_SUFFIX}"
+
     def staging(self, attempt: AttemptId, name: str) -> str:
         return f"{self.job}/staging/{attempt}/{name}"
 
@@ -87,11 +95,8 @@ class JobPaths:
         return f"{self.job}/probe/{token}"
 
     def input(self, uid: str) -> str:
-        """A folder, with a slash at the end. A uid may hold any character; Spark reads the folder by URI."""
-        plain = re.sub(r"[^A-Za-z0-9_-]", "_", uid)[:80]
-        if plain != uid or not uid:
-            plain = f"{plain}-{xxhash.xxh3_64_hexdigest(uid.encode('utf-8', 'surrogatepass'))}"
-        return f"{self.input_folder}{plain}/"
+        """A folder, with a slash at the end; Spark reads it by URI."""
+        return f"{self.input_folder}{_plain(uid)}/"
 
     def checkpoint_of(self, path: str) -> tuple[CheckpointId, AttemptId] | None:
         """Which checkpoint the file belongs to; None for any other file."""
@@ -109,6 +114,14 @@ class JobPaths:
             return owner[1]
         found = _STAGING_FILE.match(path, len(self.folder)) if path.startswith(self.folder) else None
         return None if found is None else _attempt(found[1], found[2])
+
+
+def _plain(uid: str) -> str:
+    """A uid may hold any character, a path may not."""
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", uid)[:80]
+    if plain != uid or not uid:
+        plain = f"{plain}-{xxhash.xxh3_64_hexdigest(uid.encode('utf-8', 'surrogatepass'))}"
+    return plain
 
 
 def _attempt(generation: str, number: str) -> AttemptId:

@@ -6,6 +6,9 @@ Order, so that no crash loses a file that is still needed:
 2. The log record with the shorter `retained` is appended.
 3. Only then `delete_checkpoint`.
 
+Files of keyed state (`*.state`) may belong to several checkpoints. `delete_checkpoint` leaves them: the registry of shared
+state (protocol/shared_state.py) says when one can go.
+
 A crash between 2 and 3, or a deletion that fails, leaves files that nobody refers to; `orphans` finds them. Deleting
 never stops a job: what went wrong is returned.
 """
@@ -21,7 +24,7 @@ from tidegate.storage.anywhere import folder_of, is_uri
 from tidegate.storage.checkpoints import load_checkpoint
 from tidegate.storage.log import CheckpointPointer, LogRecord
 from tidegate.storage.metadata import CheckpointMetadata
-from tidegate.storage.paths import JobPaths
+from tidegate.storage.paths import STATE_SUFFIX, JobPaths
 from tidegate.storage.store import ObjectStore
 
 
@@ -70,8 +73,15 @@ def delete_checkpoint(
     deleted: list[str] = []
     failures: list[str] = []
     try:
-        files = store.list(folder) if metadata is None else sorted(_files(metadata))
-        doomed = [path for path in files if path.startswith(folder) and path not in in_use and path != metadata_path]
+        files = store.list(folder) if metadata is None else sorted(_own_files(metadata))
+        doomed = [
+            path
+            for path in files
+            if path.startswith(folder)
+            and path not in in_use
+            and path != metadata_path
+            and not path.endswith(STATE_SUFFIX)
+        ]
         if metadata_path not in in_use:
             store.delete(metadata_path)
             deleted.append(metadata_path)
@@ -125,4 +135,10 @@ def _may_be_live(paths: JobPaths, path: str, newest: LogRecord, pending: Collect
 
 
 def _files(metadata: CheckpointMetadata) -> set[str]:
+    return _own_files(metadata) | {
+        file.path for slot in metadata.slots for state in slot.states for file in state.files
+    }
+
+
+def _own_files(metadata: CheckpointMetadata) -> set[str]:
     return {file.path for slot in metadata.slots for file in slot.files() if file.path is not None}

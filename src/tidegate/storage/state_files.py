@@ -1,7 +1,10 @@
-"""Files of a local database in checkpoint storage: how they are described, stored and fetched. Executor, any thread.
+"""Keyed state as files that several checkpoints share: how they are described, stored and fetched. Executor, any thread.
 
-A subtask's state is a set of files that never change (tables), each stored once and referred to by every checkpoint that
-has it, and of small ones that belong to one checkpoint alone and travel inside its metadata.
+A subtask's state is a set of files that never change, each stored once and referred to by every checkpoint that has it,
+and of small ones that belong to one checkpoint alone and travel inside its metadata. What is in them is the format's:
+
+    rocksdb   the tables of a database (state/rocksdb_files.py); the small ones say how they belong together
+    heap      a full base, then what has changed since, oldest first (storage/increment_file.py)
 
 Guarantee: what `fetch_state` has put into a folder is what `store_file` was given, or CheckpointDamaged is raised.
 """
@@ -38,8 +41,12 @@ class SmallFile(msgspec.Struct, frozen=True):
     content: bytes
 
 
+ROCKSDB = "rocksdb"
+HEAP = "heap"
+
+
 class StateFiles(msgspec.Struct, frozen=True):
-    """The keyed state of one subtask of one operator, as files of a database."""
+    """The keyed state of one subtask of one operator, as files."""
 
     uid: str
     subtask: int
@@ -47,6 +54,7 @@ class StateFiles(msgspec.Struct, frozen=True):
     last_key_group: int
     files: list[StoredFile] = []
     small_files: list[SmallFile] = []
+    format: str = ROCKSDB
 
     @property
     def key_groups(self) -> range:

@@ -91,8 +91,9 @@ class Lineage:
         """A checkpoint that this subtask has no files in (a savepoint) changes nothing."""
         with self._lock:
             files = self._pending.pop(checkpoint, None)
-            if files is not None:
-                self._base, self._base_id = files, checkpoint
+            if files is None:
+                return
+            self._base, self._base_id = files, checkpoint
             # An older one can never complete any more.
             self._pending = {id: pending for id, pending in self._pending.items() if id > checkpoint}
 

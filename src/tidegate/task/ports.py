@@ -28,6 +28,8 @@ class SnapshotStorage(Protocol):
 
     def get_range(self, path: str, start: int, length: int) -> bytes: ...
 
+    def delete(self, path: str) -> None: ...
+
 
 class CrashPoints(Protocol):
     """Named places where a test may let the process die. Does nothing in production."""

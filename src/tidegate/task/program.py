@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import AttemptId, SlotId
+from tidegate.state.backends import BackendSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class SlotSettings:
     held_disk_bytes: int = 1 << 30
     inline_limit_bytes: int = 20 * 1024
     log_format: str = "text"  #: of a worker's standard error; or "json"
+    state: BackendSettings = BackendSettings()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 
 import pyarrow as pa
 
 from tidegate.errors import ConfigurationError, ProtocolViolation
 from tidegate.graph.plan import JobPlan
+from tidegate.ids import CheckpointId
+from tidegate.state.backend import KeyedStateBackend
 from tidegate.storage.metadata import SectionRef
 from tidegate.storage.snapshot_file import read_sections
 from tidegate.task.chains import HostedChain
 from tidegate.task.in_flight import edge_name, read_in_flight
+from tidegate.task.keyed_files import KeyedFiles, restore_files
 from tidegate.task.operators.base import OperatorFailed, RunningOperator
 from tidegate.task.ports import SnapshotStorage
 from tidegate.wire.control import Start
 from tidegate.wire.frame import Frame
 
 
-def restore_state(storage: SnapshotStorage, start: Start, chains: list[HostedChain]) -> None:
+def restore_state(
+    storage: SnapshotStorage, start: Start, chains: list[HostedChain], files: Mapping[str, KeyedFiles]
+) -> None:
     """Readers and writers are made here, so that trouble of theirs names the operator; then state goes into what was made.
 
     :raises CheckpointDamaged: when a stored file is not what it was.
@@ -30,6 +36,12 @@ def restore_state(storage: SnapshotStorage, start: Start, chains: list[HostedCha
             except Exception as error:
                 raise OperatorFailed(operator, error) from error
     operators = {operator.uid: operator for chain in chains for operator in chain.operators}
+    for uid, group in groupby(start.states, key=lambda state: state.uid):
+        states = list(group)
+        backend = _backend_of(operators, uid)
+        exact = restore_files(backend, storage, states)
+        if exact and start.owned and start.restored_from is not None and uid in files:
+            files[uid].restored(CheckpointId(start.restored_from), states[0])
     for file in start.files:
         for section, batch in read_sections(storage, file):
             _give(operators, section, batch)
@@ -48,10 +60,15 @@ def _give(operators: Mapping[str, RunningOperator], section: SectionRef, batch: 
                 f"the checkpoint holds operator state of {section.uid!r}, whose function is no CheckpointedFunction any more"
             )
         operator.operator_state.restore(section.state, section.kind, section.key_group, [batch])
-    elif operator.backend is None:
-        raise ProtocolViolation(f"keyed state of {section.uid!r} was given to an operator without keys")
     else:
-        operator.backend.restore(section.state, section.kind, [batch])
+        _backend_of(operators, section.uid).restore(section.state, section.kind, [batch])
+
+
+def _backend_of(operators: Mapping[str, RunningOperator], uid: str) -> KeyedStateBackend:
+    operator = operators.get(uid)
+    if operator is None or operator.backend is None:
+        raise ProtocolViolation(f"keyed state of {uid!r} was given to a slot that has no such operator with keys")
+    return operator.backend
 
 
 def in_flight_frames(

@@ -1,4 +1,4 @@
-"""How many rows of a frame to process before letters are read again. Executor; pure.
+"""A frame in work, and how many of its rows to process before letters are read again. Executor; pure.
 
 A frame of 2,000 records at 10 ms each would keep a slot deaf for 20 s. The size follows the measured cost: it doubles while
 slices are quick and shrinks at once when they are not.
@@ -6,8 +6,27 @@ slices are quick and shrinks at once when they are not.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidegate.batch import Batch
+    from tidegate.task.operators.base import RunningOperator
+    from tidegate.wire.frame import Frame
+
 TARGET_S = 0.010
 MAX_ROWS = 1 << 17
+
+
+@dataclass(slots=True)
+class FrameWork:
+    """A frame's records, part of which may have been processed."""
+
+    operator: RunningOperator
+    input_index: int
+    frame: Frame
+    batch: Batch
+    position: int = 0
 
 
 class SliceSizer:

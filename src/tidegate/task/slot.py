@@ -17,12 +17,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import assert_never
 
 import msgspec
 
-from tidegate.batch import Batch
 from tidegate.errors import ProtocolViolation
 from tidegate.graph.plan import PlannedEdge
 from tidegate.ids import ChannelId, CheckpointId
@@ -36,6 +34,7 @@ from tidegate.protocol.alignment import (
     ReleaseChannels,
     TakeSnapshot,
 )
+from tidegate.state.backends import StateBackends
 from tidegate.storage.paths import JobPaths
 from tidegate.task.capture import Capture
 from tidegate.task.chains import HostedChain, host_chains
@@ -43,6 +42,7 @@ from tidegate.task.committing import Commits
 from tidegate.task.cuts import Cut, UnalignedCuts
 from tidegate.task.held import HeldFrames
 from tidegate.task.in_flight import remainder
+from tidegate.task.keyed_files import SlotFiles
 from tidegate.task.mailbox import BarrierArrived, Letter, Mailbox
 from tidegate.task.operators.base import OperatorFailed, RunningOperator
 from tidegate.task.operators.build import OperatorSurroundings
@@ -51,7 +51,7 @@ from tidegate.task.outbox import Outbox
 from tidegate.task.ports import Background, ControlPort, CrashPoints, SnapshotStorage
 from tidegate.task.program import SlotProgram
 from tidegate.task.restore import in_flight_frames, open_operators, restore_state
-from tidegate.task.slicing import SliceSizer
+from tidegate.task.slicing import FrameWork, SliceSizer
 from tidegate.task.snapshots import SnapshotOrders, SnapshotUploader
 from tidegate.task.source_turns import SourceTurns
 from tidegate.wire.control import (
@@ -78,17 +78,6 @@ from tidegate.wire.records import decode_records
 CLEAN_UP_ENTRIES = 256
 #: An idle slot has time for small frames: it sends that many times in one buffer timeout.
 IDLE_SENDS_PER_TIMEOUT = 4
-
-
-@dataclass(slots=True)
-class _Work:
-    """A frame's records, part of which may have been processed."""
-
-    operator: RunningOperator
-    input_index: int
-    frame: Frame
-    batch: Batch
-    position: int = 0
 
 
 class Slot:
@@ -132,10 +121,12 @@ class Slot:
             job=program.plan.job,
             attempt=str(program.attempt),
             time=Time(clock, wall_clock),
+            backends=StateBackends(program.settings.state, wall_clock),
             sleep=sleep,
             send_to_driver=lambda uid, subtask, topic, payload: control.send(ToDriver(uid, subtask, topic, payload)),
         )
         self.chains = host_chains(program.plan, self.id, self.outbox, around)
+        self._operators = [operator for chain in self.chains for operator in chain.operators]
         self._receivers: dict[int, tuple[HostedChain, RunningOperator]] = {
             edge.index: (chain, operator)
             for chain in self.chains
@@ -145,6 +136,9 @@ class Slot:
         }
         self._sources = SourceTurns(self.chains, clock)
         paths = JobPaths(program.plan.job)
+        self._files = SlotFiles()
+        if program.settings.state.incremental:
+            self._files.keep(self._operators, storage, lambda uid: paths.state_files(program.attempt, self.id, uid))
         self._uploader = SnapshotUploader(
             slot=self.id,
             plan=program.plan,
@@ -154,6 +148,7 @@ class Slot:
             crash_points=crash_points,
             clock=clock,
             inline_limit_bytes=program.settings.inline_limit_bytes,
+            files=self._files,
         )
         self._commits = Commits(
             slot=self.id,
@@ -165,7 +160,7 @@ class Slot:
             clock=clock,
         )
         self._slices = SliceSizer()
-        self._work: _Work | None = None
+        self._work: FrameWork | None = None
         self._started = False
         self._ready = False  #: input may flow
         self._restore_began = 0.0
@@ -261,12 +256,13 @@ class Slot:
         """
         self.mailbox.close()
         failed: OperatorFailed | None = None
-        for chain in self.chains:
-            for operator in chain.operators:
-                try:
-                    operator.close()
-                except Exception as error:
-                    failed = failed or OperatorFailed(operator, error)
+        for operator in self._operators:
+            try:
+                operator.close()
+            except Exception as error:
+                failed = failed or OperatorFailed(operator, error)
+            if operator.backend is not None:
+                operator.backend.close()
         if failed is not None:
             raise failed from failed.cause
 
@@ -274,7 +270,7 @@ class Slot:
         return self._ready and self._sources.any_active
 
     def metrics(self) -> list[OperatorMetrics]:
-        return [operator.metrics() for chain in self.chains for operator in chain.operators]
+        return [operator.metrics() for operator in self._operators]
 
     @property
     def held_bytes(self) -> int:
@@ -316,7 +312,7 @@ class Slot:
             raise ProtocolViolation(f"slot {self.id} was started twice")
         self._started = True
         self._restore_began = self._clock()
-        restore_state(self._storage, start, self.chains)
+        restore_state(self._storage, start, self.chains, self._files)
         frames = self._new_held()
         for frame in in_flight_frames(self._storage, start, self._plan, self._receivers):
             frames.append(frame)
@@ -366,12 +362,12 @@ class Slot:
 
     def _complete(self, checkpoint: CheckpointId) -> None:
         self._forget_trigger(checkpoint)
-        for chain in self.chains:
-            for operator in chain.operators:
-                try:
-                    operator.notify_complete(checkpoint)
-                except Exception as error:
-                    raise OperatorFailed(operator, error, checkpoint) from error
+        self._files.completed(checkpoint)
+        for operator in self._operators:
+            try:
+                operator.notify_complete(checkpoint)
+            except Exception as error:
+                raise OperatorFailed(operator, error, checkpoint) from error
         self._commits.commit_up_to(checkpoint)
 
     def _abort(self, checkpoint: CheckpointId, latest_completed: CheckpointId) -> None:
@@ -380,6 +376,7 @@ class Slot:
         self._orders.heard(checkpoint, None)  # a snapshot that waits for its trigger is let go
         if self._halting == checkpoint:
             self._halting, self._ready, self._halted = None, self._ready or self._halted, False
+        self._files.aborted(checkpoint, latest_completed)
         self._act(self._aligner.on_abort(checkpoint))
         if latest_completed > self._restored_from:
             self._commits.commit_up_to(latest_completed)  # repairs a lost "complete"
@@ -443,7 +440,7 @@ class Slot:
         elif frame.kind is Kind.WATERMARK:
             chain.on_watermark((frame.edge, frame.origin), frame.value)
         else:
-            self._work = _Work(operator, edge.edge.input_index, frame, decode_records(frame, edge.record_type))
+            self._work = FrameWork(operator, edge.edge.input_index, frame, decode_records(frame, edge.record_type))
             self._go_on()
 
     def _go_on(self) -> None:
@@ -554,9 +551,8 @@ class Slot:
         capture: Capture | None = None,
     ) -> None:
         began = self._clock()
-        operators = [operator for chain in self.chains for operator in chain.operators]
         # 4a. what belongs to this epoch goes out, then the barrier
-        for operator in operators:
+        for operator in self._operators:
             try:
                 operator.prepare(checkpoint)
             except Exception as error:
@@ -569,7 +565,7 @@ class Slot:
         self._crash_points.reach("slot.barrier-forwarded", self.id, checkpoint)
         # 4b. the synchronous part
         snapshots = []
-        for operator in operators:
+        for operator in self._operators:
             try:
                 snapshots.append(operator.snapshot_sync(checkpoint))
             except Exception as error:

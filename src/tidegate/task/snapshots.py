@@ -1,7 +1,8 @@
 """The asynchronous part of a slot's snapshot: serialise, store, acknowledge. Executor; a background thread.
 
 step 4b  the synchronous part is a set of views on the state, taken in the task's thread (cheap: copy-on-write)
-step 4c  here: the views are written to ONE file for the slot (tiny ones travel inline)
+step 4c  here: the views are written to ONE file for the slot (tiny ones travel inline); with incremental checkpoints keyed
+         state goes into files of its own, of which only new ones are stored (task/keyed_files.py)
 step 4d  here, and only after the file is stored: the acknowledgement
 
 For a savepoint the files go into its folder, in the canonical format as Parquet tables (task/savepoints.py).
@@ -9,18 +10,19 @@ For a savepoint the files go into its folder, in the canonical format as Parquet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
 
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import CheckpointId, SlotId
-from tidegate.state.backend import Section
+from tidegate.state.backend import KeyedSnapshot, Section
 from tidegate.storage.metadata import FileRef, SlotSnapshot, SubtaskSnapshot
 from tidegate.storage.savepoint_format import CANONICAL
 from tidegate.storage.snapshot_file import SnapshotFileWriter, store_snapshot
 from tidegate.task.in_flight import in_flight_sections
+from tidegate.task.keyed_files import SlotFiles
 from tidegate.task.operators.base import OperatorSnapshot
 from tidegate.task.ports import Background, ControlPort, CrashPoints, SnapshotStorage
 from tidegate.task.savepoints import native_path, store_tables
@@ -42,6 +44,7 @@ class SnapshotUploader:
     crash_points: CrashPoints
     clock: Callable[[], float]
     inline_limit_bytes: int
+    files: SlotFiles = field(default_factory=SlotFiles)
     aborted: set[CheckpointId] = field(default_factory=set)  #: given up by the coordinator; not worth storing
 
     def store_and_acknowledge(
@@ -65,16 +68,27 @@ class SnapshotUploader:
         finally:
             for operator in operators:
                 if operator.keyed is not None:
-                    operator.keyed.release()
+                    self._let_go(operator.uid, operator.keyed)
         self.crash_points.reach("slot.before-ack", self.slot, checkpoint)
         self.control.send(
             Acknowledge(
                 checkpoint,
                 snapshot,
-                msgspec.structs.replace(timings, async_s=self.clock() - started, state_bytes=snapshot.size_bytes()),
+                msgspec.structs.replace(
+                    timings,
+                    async_s=self.clock() - started,
+                    state_bytes=snapshot.size_bytes(),
+                    added_bytes=snapshot.added_bytes(checkpoint),
+                ),
             )
         )
         self.crash_points.reach("slot.after-ack", self.slot, checkpoint)
+
+    def _let_go(self, uid: str, keyed: KeyedSnapshot) -> None:
+        if uid in self.files:
+            self.files[uid].let_go(keyed)
+        else:
+            keyed.release()
 
     def _store(
         self,
@@ -83,7 +97,13 @@ class SnapshotUploader:
         in_flight: list[Frame],
         order: SavepointOrder | None,
     ) -> SlotSnapshot:
-        sections = _sections(operators, self.plan, in_flight)
+        shared = self.files if order is None else SlotFiles()  # a savepoint owns its files
+        states = [
+            shared[operator.uid].store(checkpoint, operator.keyed)
+            for operator in operators
+            if operator.keyed is not None and operator.uid in shared
+        ]
+        sections = _sections(operators, self.plan, in_flight, shared)
         tables: list[FileRef] = []
         if order is not None and order.format == CANONICAL:
             tables = store_tables(self.storage, order, self.slot, self.plan, sections)
@@ -106,7 +126,7 @@ class SnapshotUploader:
             )
             for operator in operators
         ]
-        return SlotSnapshot(self.slot.layer, self.slot.index, file, subtasks, tables)
+        return SlotSnapshot(self.slot.layer, self.slot.index, file, subtasks, tables, states)
 
 
 class SnapshotOrders:
@@ -141,12 +161,12 @@ class SnapshotOrders:
 
 
 def _sections(
-    operators: list[OperatorSnapshot], plan: JobPlan, in_flight: list[Frame]
+    operators: list[OperatorSnapshot], plan: JobPlan, in_flight: list[Frame], shared: Collection[str]
 ) -> Iterator[tuple[str, Section]]:
-    """All that the slot stores, with the uid that it belongs to."""
+    """All that goes into the slot's file, with the uid that it belongs to; not the keyed state of `shared` operators."""
     yield from in_flight_sections(plan, in_flight)
     for operator in operators:
-        for part in (operator.keyed, operator.operator):
+        for part in (None if operator.uid in shared else operator.keyed, operator.operator):
             if part is not None:
                 for section in part.sections():
                     yield operator.uid, section

@@ -39,6 +39,7 @@ from tidegate.wire.frame import FrameSeal, decode_frame
 log = logging.getLogger("tidegate.testing")
 
 MAX_ACTIONS = 2_000_000
+MOST_ZOMBIES = 20  #: workers of older attempts that may still wake up
 CHANNEL_ROWS = 8  #: Spark's credit: a slot whose outbox cannot be emptied does not turn
 
 
@@ -124,6 +125,13 @@ class _Process:
     outgoing: dict[int, _Channel] = field(default_factory=dict)  #: by index of the receiving slot
     idle_until: float | None = None  #: nothing to do before this time, unless something arrives
 
+    def let_go(self) -> None:
+        """What the system does for a process that is gone: its files on the local disk are nobody's."""
+        for chain in self.slot.chains:
+            for operator in chain.operators:
+                if operator.backend is not None:
+                    operator.backend.close()
+
 
 class InProcessRun:
     """One job, from its first driver to its end."""
@@ -160,6 +168,13 @@ class InProcessRun:
         self._actions = 0
 
     def run(self) -> RunResult:
+        try:
+            return self._run_drivers()
+        finally:
+            for zombie in self._zombies:
+                zombie.let_go()
+
+    def _run_drivers(self) -> RunResult:
         drivers = 0
         while True:
             drivers += 1
@@ -245,7 +260,10 @@ class InProcessRun:
                 process.link.cut = True
                 if self._zombies_allowed and process.alive:
                     self._zombies.append(process)
-            self._zombies = self._zombies[-20:]
+                else:
+                    process.let_go()
+            while len(self._zombies) > MOST_ZOMBIES:
+                self._zombies.pop(0).let_go()
 
     def count_action(self) -> None:
         self._actions += 1
@@ -272,6 +290,7 @@ class _AttemptRun:
             starts=inputs.starts,
             policy=job.config.policy(),
             next_checkpoint_id=inputs.next_checkpoint_id,
+            shared=inputs.shared,
             latest_completed=inputs.latest_completed,
             links=self,
             recorder=job.recorder,

@@ -12,6 +12,7 @@ import msgspec
 
 from tidegate.errors import ProtocolViolation
 from tidegate.storage.metadata import Committable, FileRef, SectionRef, SlotSnapshot, SplitState
+from tidegate.storage.state_files import StateFiles
 
 PROTOCOL_VERSION = 1
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024  #: inline state and restore instructions travel here; larger is refused
@@ -80,7 +81,8 @@ class SnapshotTimings(msgspec.Struct, frozen=True):
     alignment_bytes: int = 0  # held back during alignment
     in_flight_bytes: int = 0  # stored with an unaligned snapshot
     unaligned: bool = False
-    state_bytes: int = 0
+    state_bytes: int = 0  # of the slot's whole state
+    added_bytes: int = 0  # that were stored for this checkpoint; less than all when it is incremental
 
 
 class Acknowledge(Message, frozen=True):
@@ -163,6 +165,8 @@ class Start(Message, frozen=True):
     in_flight: list[FileRef] = []  # records that were under way to this slot's operators; the oldest file first
     incarnation: str = ""  # of the job's log
     commit_only: bool = False  # the savepoint of a stop stands: commit what it holds, process nothing
+    states: list[StateFiles] = []  # keyed state kept as files, of every old subtask with key groups of ours
+    owned: bool = True  # the checkpoint is this job's own: the next one may refer to its files
 
 
 class SavepointOrder(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from tidegate.connectors.contract import WriterContext
 from tidegate.graph import specs
 from tidegate.graph.plan import PlannedOperator
 from tidegate.state.backend import KeyedStateBackend
-from tidegate.state.heap import HeapStateBackend
+from tidegate.state.backends import StateBackends
 from tidegate.state.key_groups import key_group_range
 from tidegate.state.key_selector import KeySelector
 from tidegate.task.operators import broadcast, process, stateless
@@ -29,6 +29,7 @@ class OperatorSurroundings:
     job: str
     attempt: str
     time: Time
+    backends: StateBackends
     sleep: Callable[[float], None]
     send_to_driver: Callable[[str, int, str, bytes], None]  #: (uid, subtask, topic, payload)
 
@@ -90,4 +91,4 @@ def _backend(
     planned: PlannedOperator, subtask: int, key: KeySelector, around: OperatorSurroundings
 ) -> KeyedStateBackend:
     key_groups = key_group_range(subtask, planned.parallelism, planned.max_parallelism)
-    return HeapStateBackend(key.key_type(), key_groups, planned.max_parallelism, around.time.wall_clock)
+    return around.backends.new(key.key_type(), key_groups, planned.max_parallelism)

@@ -1,0 +1,277 @@
+"""Keyed state that is stored as files, so that checkpoints can share them: one keeper for each keyed operator. Executor.
+
+    store       the snapshot's thread: upload what the last completed checkpoint lacks; name all files
+    let_go      the snapshot's thread: the snapshot was read, or never will be
+    completed   the task's thread: the checkpoint stands in the log, and may be built on
+    aborted     the task's thread: it was given up, and may not
+    restore     the task's thread, before the first record
+
+RocksDB's files are its tables (`RocksFiles`, task/incremental.py says which are shared); the heap's are a full base and
+increments of changed keys (`HeapFiles`).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from tidegate.ids import CheckpointId, KeyGroup
+from tidegate.state.backend import KeyedSnapshot, KeyedStateBackend, Section
+from tidegate.state.heap import HeapSnapshot, HeapStateBackend
+from tidegate.state.heap_increments import merge_increments
+from tidegate.state.key_groups import overlap
+from tidegate.storage.increment_file import read_increment_file, store_increment_file
+from tidegate.storage.state_files import HEAP, ROCKSDB, StateFiles, StoredFile, fetch_state
+from tidegate.task.incremental import FilesSnapshot, IncrementStorage, Lineage, store_increment
+
+if TYPE_CHECKING:
+    from tidegate.state.rocksdb import RocksStateBackend
+    from tidegate.task.operators.base import RunningOperator
+
+#: The path of a new file: (checkpoint, its name). Holds the operator, the slot and the attempt.
+PathOf = Callable[[CheckpointId, str], str]
+
+LONGEST_CHAIN = 16  #: increments over one base; a restore reads all of them
+KEY_GROUPS_AT_ONCE = 16  #: bounds the memory of a restore from increments
+LARGEST_SHARE = 0.5  #: of the base's size; when the increments are larger together, the next checkpoint is a new base
+
+
+class KeyedFiles(ABC):
+    """See the module."""
+
+    def __init__(self, uid: str, subtask: int, key_groups: range, storage: IncrementStorage, path_of: PathOf) -> None:
+        self._uid = uid
+        self._subtask = subtask
+        self._key_groups = key_groups
+        self._storage = storage
+        self._path_of = path_of
+
+    @abstractmethod
+    def store(self, checkpoint: CheckpointId, snapshot: KeyedSnapshot) -> StateFiles: ...
+
+    def let_go(self, snapshot: KeyedSnapshot) -> None:
+        snapshot.release()
+
+    @abstractmethod
+    def completed(self, checkpoint: CheckpointId) -> None: ...
+
+    @abstractmethod
+    def aborted(self, checkpoint: CheckpointId) -> None: ...
+
+    @abstractmethod
+    def restored(self, checkpoint: CheckpointId, state: StateFiles) -> None:
+        """The backend continues with exactly this state, which is the job's own: it can be built on."""
+
+
+class RocksFiles(KeyedFiles):
+    """Tables of RocksDB."""
+
+    def __init__(self, uid: str, subtask: int, key_groups: range, storage: IncrementStorage, path_of: PathOf) -> None:
+        super().__init__(uid, subtask, key_groups, storage, path_of)
+        self._lineage = Lineage()
+
+    def store(self, checkpoint: CheckpointId, snapshot: KeyedSnapshot) -> StateFiles:
+        return store_increment(
+            self._lineage,
+            cast("FilesSnapshot", snapshot),
+            self._storage,
+            checkpoint,
+            lambda name: self._path_of(checkpoint, name),
+            uid=self._uid,
+            subtask=self._subtask,
+            key_groups=self._key_groups,
+        )
+
+    def completed(self, checkpoint: CheckpointId) -> None:
+        self._lineage.completed(checkpoint)
+
+    def aborted(self, checkpoint: CheckpointId) -> None:
+        self._lineage.aborted(checkpoint)
+
+    def restored(self, checkpoint: CheckpointId, state: StateFiles) -> None:
+        self._lineage.restored(checkpoint, state.files)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A stored snapshot that is kept in memory, to be compared with the next."""
+
+    checkpoint: CheckpointId
+    files: list[StoredFile]
+    snapshot: HeapSnapshot
+
+
+class HeapFiles(KeyedFiles):
+    """A full base, then increments over the last completed checkpoint.
+
+    The snapshot of that checkpoint stays in memory, so the state's tables copy what they change (copy-on-write): what has
+    changed since is found by comparing, and costs the task nothing while it runs. The price is memory, for the old values
+    of what was changed.
+
+    Invariant. Nothing is built on a checkpoint that is not completed; and while a new base is pending, nothing is built on
+               the old one, whose files may be gone once the new one completes.
+    """
+
+    def __init__(
+        self,
+        backend: HeapStateBackend,
+        uid: str,
+        subtask: int,
+        storage: IncrementStorage,
+        path_of: PathOf,
+    ) -> None:
+        super().__init__(uid, subtask, backend.key_groups, storage, path_of)
+        self._backend = backend
+        self._base: _Stored | None = None
+        self._pending: dict[CheckpointId, _Stored] = {}
+        self._lock = threading.Lock()
+
+    def store(self, checkpoint: CheckpointId, snapshot: KeyedSnapshot) -> StateFiles:
+        assert isinstance(snapshot, HeapSnapshot)
+        with self._lock:
+            base = self._buildable()
+        changes = None if base is None else snapshot.changes(base.snapshot)
+        if base is None or changes is None:
+            file = self._upload(checkpoint, "base", snapshot.sections())
+            files = [file]
+        else:
+            file = self._upload(checkpoint, "changes", changes)
+            files = [*base.files, file]
+        with self._lock:
+            self._pending[checkpoint] = _Stored(checkpoint, files, snapshot)
+        return StateFiles(
+            uid=self._uid,
+            subtask=self._subtask,
+            first_key_group=self._key_groups.start,
+            last_key_group=self._key_groups.stop - 1,
+            files=files,
+            format=HEAP,
+        )
+
+    def _buildable(self) -> _Stored | None:
+        base = self._base
+        if base is None or len(base.files) > LONGEST_CHAIN:
+            return None
+        if any(stored.files[0] != base.files[0] for stored in self._pending.values()):
+            return None  # a new base is under way
+        grown = sum(file.size for file in base.files[1:])
+        return base if grown <= LARGEST_SHARE * base.files[0].size else None
+
+    def _upload(self, checkpoint: CheckpointId, name: str, sections: Iterator[Section]) -> StoredFile:
+        return store_increment_file(
+            self._storage, self._path_of(checkpoint, name), name, self._uid, checkpoint, sections
+        )
+
+    def let_go(self, snapshot: KeyedSnapshot) -> None:
+        with self._lock:
+            held = [stored.snapshot for stored in self._pending.values()]
+            if self._base is not None:
+                held.append(self._base.snapshot)
+        if not any(snapshot is other for other in held):
+            snapshot.release()
+
+    def completed(self, checkpoint: CheckpointId) -> None:
+        with self._lock:
+            stored = self._pending.pop(checkpoint, None)
+            if stored is None:
+                return  # a savepoint, or one that we have heard of before
+            old = [self._base, *(self._pending.pop(older) for older in list(self._pending) if older < checkpoint)]
+            self._base = stored
+        _release(old)
+
+    def aborted(self, checkpoint: CheckpointId) -> None:
+        with self._lock:
+            stored = self._pending.pop(checkpoint, None)
+        _release([stored])
+
+    def restored(self, checkpoint: CheckpointId, state: StateFiles) -> None:
+        self._base = _Stored(checkpoint, list(state.files), self._backend.snapshot())
+
+
+def _release(stored: Sequence[_Stored | None]) -> None:
+    for each in stored:
+        if each is not None:
+            each.snapshot.release()
+
+
+class SlotFiles(dict[str, KeyedFiles]):
+    """The keepers of one slot by uid; none where checkpoints are full."""
+
+    def keep(
+        self, operators: Iterable[RunningOperator], storage: IncrementStorage, path_of: Callable[[str], PathOf]
+    ) -> None:
+        """`path_of` gives each operator's way of naming files."""
+        for operator in operators:
+            backend, place = operator.backend, (operator.uid, operator.subtask)
+            if isinstance(backend, HeapStateBackend):
+                self[operator.uid] = HeapFiles(backend, *place, storage, path_of(operator.uid))
+            elif backend is not None:
+                self[operator.uid] = RocksFiles(*place, backend.key_groups, storage, path_of(operator.uid))
+
+    def completed(self, checkpoint: CheckpointId) -> None:
+        for files in self.values():
+            files.completed(checkpoint)
+
+    def aborted(self, checkpoint: CheckpointId, latest_completed: CheckpointId) -> None:
+        for files in self.values():
+            files.aborted(checkpoint)
+            files.completed(latest_completed)  # repairs a lost "complete"
+
+
+# -- restoring ----------------------------------------------------------------------------------------------------
+
+
+def restore_files(backend: KeyedStateBackend, storage: IncrementStorage, states: Sequence[StateFiles]) -> bool:
+    """Fill a backend from the files of all old subtasks with key groups of its own.
+
+    True: the backend's state is exactly what the (only) files hold, so the next checkpoint can be built on them.
+
+    :raises CheckpointDamaged: when a file is not what was stored.
+    """
+    if not isinstance(backend, HeapStateBackend) and all(state.format == ROCKSDB for state in states):
+        return _restore_rocks(cast("RocksStateBackend", backend), storage, states)
+    for state in states:
+        for section in stored_sections(storage, state, backend.key_groups):
+            backend.restore(section.state, section.kind, [section.rows])
+    same = len(states) == 1 and states[0].key_groups == backend.key_groups
+    return same and isinstance(backend, HeapStateBackend) and states[0].format == HEAP
+
+
+def _restore_rocks(backend: RocksStateBackend, storage: IncrementStorage, states: Sequence[StateFiles]) -> bool:
+    from tidegate.state.rocksdb import StoredFolder
+
+    folders = []
+    for state in states:
+        folder = backend.fetch_folder()
+        fetch_state(storage, state, folder)
+        folders.append(StoredFolder(folder, state.key_groups))
+    return backend.restore_files(folders)
+
+
+def stored_sections(storage: IncrementStorage, state: StateFiles, key_groups: range) -> Iterator[Section]:
+    """What the files hold for these key groups, in the format of every backend."""
+    if state.format == HEAP:
+        wanted = overlap(state.key_groups, key_groups)
+        for start in range(wanted.start, wanted.stop, KEY_GROUPS_AT_ONCE):
+            part = range(start, min(start + KEY_GROUPS_AT_ONCE, wanted.stop))
+            yield from merge_increments([list(_increment(storage, file, part)) for file in state.files])
+        return
+    from tidegate.state.rocksdb import StoredFolder, sections_in
+
+    base = Path(tempfile.mkdtemp(prefix="tidegate-restore-"))
+    try:
+        fetch_state(storage, state, base / "db")
+        yield from sections_in(StoredFolder(base / "db", state.key_groups), key_groups)
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def _increment(storage: IncrementStorage, file: StoredFile, key_groups: range) -> Iterator[Section]:
+    for section, rows in read_increment_file(storage, file, key_groups):
+        yield Section(section.state, section.kind, KeyGroup(section.key_group), rows)
