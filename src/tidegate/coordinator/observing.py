@@ -111,6 +111,8 @@ def operator_bytes(snapshot: SlotSnapshot) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for section in snapshot.file.sections:
         sizes[section.uid] = sizes.get(section.uid, 0) + section.length
+    for state in snapshot.states:
+        sizes[state.uid] = sizes.get(state.uid, 0) + state.size_bytes()
     return sizes
 
 
