@@ -32,6 +32,7 @@ TESTS = [
     "tests/unit/test_plan.py",
     "tests/unit/test_wire.py",
     "tests/unit/test_held.py",
+    "tests/unit/test_inbox.py",
     "tests/unit/test_mailbox.py",
     "tests/protocol/test_alignment.py",
     "tests/protocol/test_checkpointing.py",
@@ -39,6 +40,7 @@ TESTS = [
     "tests/protocol/test_restarts.py",
     "tests/protocol/test_restoring.py",
     "tests/protocol/test_slot.py",
+    "tests/protocol/test_unaligned_slot.py",
     "tests/protocol/test_scripted_source.py",
     "tests/protocol/test_damage_and_takeover.py",
     "tests/protocol/test_in_process_jobs.py",
@@ -211,6 +213,88 @@ MUTANTS = (
                 "protocol/checkpointing.py",
                 "        if ack.attempt != self.attempt or ack.slot not in self.slots:\n",
                 "        if ack.slot not in self.slots:\n",
+            ),
+        ),
+    ),
+    # The cut of an unaligned checkpoint.
+    Mutant(
+        "own-channel-not-in-the-cut",
+        "frames that wait in the channel of the barrier that has come are left out of the cut",
+        (
+            Change(
+                "task/inbox.py",
+                "        for frame in self._frames:\n            capture.offer(frame)\n",
+                "        for frame in self._frames:\n"
+                "            if frame.kind == 3 and frame.value == capture.checkpoint:\n"
+                "                capture.offer(frame)\n"
+                "        for frame in self._frames:\n            capture.offer(frame)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "rest-of-a-frame-not-in-the-cut",
+        "what was not processed yet of the frame at hand is left out of the cut",
+        (
+            Change(
+                "task/slot.py",
+                "        if self._work is not None:\n            capture.offer(self._work.rest())\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "relayed-data-not-in-the-cut",
+        "records that the slot only passes on are left out of the cut",
+        (
+            Change(
+                "task/snapshots.py",
+                "        sections = _sections(operators, self.plan, in_flight, shared)\n",
+                "        own = (each for each in in_flight if self.plan.edges[each.edge].to_layer == self.slot.layer)\n"
+                "        sections = _sections(operators, self.plan, own, shared)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "behind-the-barrier-in-the-cut",
+        "records that came behind a channel's barrier are in the cut",
+        (
+            Change(
+                "task/capture.py",
+                "frame.kind is Kind.RECORDS and (frame.sender in self.waiting or frame.sender == RESTORED):",
+                "frame.kind is Kind.RECORDS:",
+            ),
+        ),
+    ),
+    Mutant(
+        "restored-records-not-in-the-next-cut",
+        "in-flight records of a restore that still wait are left out of the next cut",
+        (
+            Change(
+                "task/capture.py",
+                "(frame.sender in self.waiting or frame.sender == RESTORED):",
+                "frame.sender in self.waiting:",
+            ),
+        ),
+    ),
+    Mutant(
+        "cut-stored-before-it-is-whole",
+        "an unaligned snapshot is stored with the records that have come so far",
+        (
+            Change(
+                "task/inbox.py",
+                "        if not capture.is_complete:\n            return []\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "inbox-without-an-end",
+        "an opened inbox takes whatever comes",
+        (
+            Change(
+                "task/inbox.py",
+                "        if self._opened_for is not None and not fits:\n",
+                "        if False:\n",
             ),
         ),
     ),

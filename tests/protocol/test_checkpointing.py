@@ -11,6 +11,7 @@ from protocol_kit import attempt_id, checkpoint_id, slot_ids
 
 from tidegate.ids import AttemptId, CheckpointId, SlotId
 from tidegate.protocol.checkpointing import (
+    FINAL_RETRY_S,
     AbortReason,
     AckAnswer,
     Action,
@@ -422,8 +423,13 @@ def test_a_success_between_two_failures_starts_the_count_again() -> None:
     assert not any(isinstance(action, FailAttempt) for action in job.decline(S1, 3))
 
 
-@pytest.mark.parametrize(("reason", "counts"), [(reason, reason is not AbortReason.SUBSUMED) for reason in AbortReason])
-def test_every_reason_but_being_subsumed_counts(reason: AbortReason, counts: bool) -> None:
+PASSED_BY_A_NEWER_ONE = (AbortReason.SUBSUMED, AbortReason.OVERTAKEN)
+
+
+@pytest.mark.parametrize(
+    ("reason", "counts"), [(reason, reason not in PASSED_BY_A_NEWER_ONE) for reason in AbortReason]
+)
+def test_every_reason_but_being_passed_by_a_newer_one_counts(reason: AbortReason, counts: bool) -> None:
     job = coordinator(tolerable_failures=100, timeout_s=60.0, max_concurrent=2, interval_s=1000.0)
     job.after(1000)
     match reason:
@@ -431,6 +437,8 @@ def test_every_reason_but_being_subsumed_counts(reason: AbortReason, counts: boo
             actions = job.after(60)
         case AbortReason.DECLINED:
             actions = job.decline(S0, 1)
+        case AbortReason.OVERTAKEN:
+            actions = job.on(SnapshotDeclined(S1, attempt_id(2), checkpoint_id(1), "late", overtaken=True))
         case AbortReason.STORE_FAILED:
             job.ack_all(1)
             actions = job.on(CheckpointStoreFailed(checkpoint_id(1), "no space"))
@@ -483,9 +491,11 @@ def test_the_final_checkpoint_waits_for_one_under_way_and_is_tried_again_when_it
     assert job.all_ended() == []
     assert job.complete(1) == [NotifyComplete(checkpoint_id(1)), triggered(2, Purpose.FINAL)]
 
-    aborted, again = job.decline(S0, 2)
+    (aborted,) = job.decline(S0, 2)
     assert isinstance(aborted, NotifyAborted)
-    assert again == triggered(3, Purpose.FINAL)
+    assert job.scheduler.next_wake() == job.now + FINAL_RETRY_S  # at once, its barriers would pile up at the slot
+    assert job.after(FINAL_RETRY_S / 2) == []
+    assert job.after(FINAL_RETRY_S / 2) == [triggered(3, Purpose.FINAL)]
     job.complete(3)
     assert job.all_committed(3) == [FinishJob()]
 

@@ -17,6 +17,7 @@ from tidegate.ids import SlotId
 from tidegate.storage.metadata import Committable
 from tidegate.storage.snapshot_file import read_sections
 from tidegate.storage.store import ObjectStore, open_store
+from tidegate.task.inbox import Inbox
 from tidegate.task.mailbox import Mailbox
 from tidegate.task.operators.base import OperatorFailed
 from tidegate.task.outbox import Outbox
@@ -135,8 +136,8 @@ class Channel:
         )
         return self._frames()
 
-    def barrier(self, checkpoint: int) -> list[Frame]:
-        self.outbox.send(self.receiver, Kind.CHECKPOINT_BARRIER, value=checkpoint)
+    def barrier(self, checkpoint: int, flags: int = 0) -> list[Frame]:
+        self.outbox.send(self.receiver, Kind.CHECKPOINT_BARRIER, value=checkpoint, flags=flags)
         return self._frames()
 
     def flush(self) -> list[Frame]:
@@ -171,7 +172,10 @@ class Worker:
     def __post_init__(self) -> None:
         self.slot = Slot(
             program=SlotProgram(self.plan, self.id, attempt_id(1), KEY, self.settings),
-            mailbox=Mailbox(self.settings.inbox_bytes),
+            mailbox=Mailbox(
+                Inbox(self.settings.inbox_bytes, self.settings.held_memory_bytes, self.settings.held_disk_bytes),
+                self.said.send,
+            ),
             control=self.said,
             storage=self.store,
             uploads=self.uploads,

@@ -65,6 +65,7 @@ from tidegate.protocol.checkpointing import (
     TimePassed,
     TriggerCheckpoint,
 )
+from tidegate.protocol.pausing import SourcePauses
 from tidegate.protocol.shared_state import SharedStateRegistry
 from tidegate.storage.metadata import SlotSnapshot
 from tidegate.wire.control import (
@@ -79,8 +80,12 @@ from tidegate.wire.control import (
     Finish,
     FromSlot,
     Heartbeat,
+    InboxOverBound,
+    InboxWithinBound,
     LastCounts,
+    PauseSources,
     Ready,
+    ResumeSources,
     SavepointOrder,
     SlotFailed,
     Start,
@@ -153,6 +158,7 @@ class Attempt:
     _triggered: dict[int, float] = field(default_factory=dict, init=False)
     _finishing: bool = field(default=False, init=False)
     _orders: dict[CheckpointId, SavepointOrder] = field(default_factory=dict, init=False)  #: savepoints under way
+    _pauses: SourcePauses = field(default_factory=SourcePauses, init=False)
 
     def __post_init__(self) -> None:
         self._began = self._last_tick = self.clock()
@@ -194,8 +200,14 @@ class Attempt:
                 self._note_acknowledged(checkpoint, slot, part)
                 self._note_files(CheckpointId(checkpoint), snapshot)
                 self._decide(SnapshotAcknowledged(slot, self.id, CheckpointId(checkpoint), snapshot))
-            case Decline(checkpoint, reason):
-                self._decide(SnapshotDeclined(slot, self.id, CheckpointId(checkpoint), reason))
+            case Decline(checkpoint, reason, overtaken):
+                self._decide(SnapshotDeclined(slot, self.id, CheckpointId(checkpoint), reason, overtaken))
+            case InboxOverBound():
+                if self._pauses.on_over_bound(slot):
+                    self._tell_sources(PauseSources())
+            case InboxWithinBound():
+                if self._pauses.on_within_bound(slot):
+                    self._tell_sources(ResumeSources())
             case Ended():
                 self._decide(SlotEnded(slot))
             case Committed(checkpoint):
@@ -337,6 +349,11 @@ class Attempt:
     def _tell_all(self, message: Trigger | Drain | Complete | Abort | Finish) -> None:
         for slot in self.connected:
             self.links.send(slot, message)
+
+    def _tell_sources(self, message: PauseSources | ResumeSources) -> None:
+        for slot in self.connected:
+            if slot.layer == 0:
+                self.links.send(slot, message)
 
     # -- storing (background) -----------------------------------------------------------------------------------
 

@@ -27,6 +27,8 @@ from typing import Any, Union, assert_never
 from tidegate.ids import AttemptId, CheckpointId, SlotId
 
 MINIMAL_INTERVAL_S = 0.010
+#: Pause before a final checkpoint that failed is tried again. At once, its barriers would pile up where it was declined.
+FINAL_RETRY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +80,12 @@ class AbortReason(enum.Enum):
     DECLINED = "a slot declined it"
     STORE_FAILED = "its metadata could not be stored"
     SUBSUMED = "a newer checkpoint completed first"
+    OVERTAKEN = "a newer checkpoint overtook it at a slot"
 
     @property
     def counted(self) -> bool:
-        return self is not AbortReason.SUBSUMED
+        """Being passed by a newer one is no failure: that one may succeed."""
+        return self not in (AbortReason.SUBSUMED, AbortReason.OVERTAKEN)
 
 
 # -- events ---------------------------------------------------------------------------------------------------------
@@ -113,6 +117,7 @@ class SnapshotDeclined:
     attempt: AttemptId
     checkpoint: CheckpointId
     reason: str
+    overtaken: bool = False  #: at that slot, by the barrier of a newer one
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,11 +297,13 @@ class CheckpointScheduler:
     drained: bool = False  #: DrainSources was returned
     final: CheckpointId | None = None  #: the last checkpoint, once triggered
     final_purpose: Purpose = Purpose.FINAL
+    final_not_before: float = float("-inf")  #: it failed, and is tried again then
     finished: bool = False
 
     def on(self, event: Event, now: float) -> list[Action]:
         """The one door in. `now` is monotonic."""
         actions: list[Action] = []
+        final = self.final
         match event:
             case SlotBecameReady(slot):
                 self.ready.add(slot)
@@ -306,9 +313,10 @@ class CheckpointScheduler:
                 self.ended.add(slot)
             case SnapshotAcknowledged():
                 actions += self._acknowledged(event)
-            case SnapshotDeclined(slot, attempt, checkpoint, reason):
+            case SnapshotDeclined(slot, attempt, checkpoint, reason, overtaken):
                 if attempt == self.attempt and checkpoint in self.pending and not self.pending[checkpoint].storing:
-                    actions += self._abort(checkpoint, AbortReason.DECLINED, f"slot {slot}: {reason}")
+                    why = AbortReason.OVERTAKEN if overtaken else AbortReason.DECLINED
+                    actions += self._abort(checkpoint, why, f"slot {slot}: {reason}")
             case CheckpointStored(checkpoint):
                 actions += self._completed(checkpoint, now)
             case CheckpointStoreFailed(checkpoint, reason):
@@ -325,6 +333,8 @@ class CheckpointScheduler:
             case _:
                 assert_never(event)
         actions += self._expired(now)
+        if final is not None and self.final is None:
+            self.final_not_before = now + FINAL_RETRY_S
         if self._may_finish():
             self.finished = True
             return [*actions, FinishJob(self.final_purpose)]
@@ -350,6 +360,8 @@ class CheckpointScheduler:
             periodic = False
         if periodic and self.next_periodic is not None and len(self.pending) < self.policy.max_concurrent:
             times.append(max(self.next_periodic, self.last_completion + self.policy.min_pause_s))
+        if self.ready == self.slots == self.ended and self.final is None and not self.pending:
+            times.append(self.final_not_before)
         return min(times, default=None)
 
     # -- acknowledgements ---------------------------------------------------------------------------------------
@@ -449,7 +461,7 @@ class CheckpointScheduler:
             return [DrainSources()]
         last = self._last_purpose()
         request: SavepointRequested | None = None
-        if last is not None and self.pending:
+        if last is not None and (self.pending or now < self.final_not_before):
             return []
         if last is not None and not self.savepoints:
             purpose, request = last, None if last is Purpose.FINAL else self.stop

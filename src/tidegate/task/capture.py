@@ -3,13 +3,16 @@
 Executor; filled under the mailbox's lock by the task's thread (what is there when the snapshot is taken) and then by the
 reader (what still comes before the barriers). Frames behind a channel's barrier are never in it. Watermarks and ends
 are not kept: sources say them again after a restore.
+
+At the limits of memory and disk `is_over` says so, and the checkpoint is given up.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tidegate.ids import CheckpointId
+from tidegate.task.held import HeldFrames
 from tidegate.wire.frame import NONE_16, Frame, Kind
 
 RESTORED = NONE_16  #: the sender of in-flight frames that a restore brought; no channel, so always before the barrier
@@ -21,16 +24,19 @@ class Capture:
 
     checkpoint: CheckpointId
     waiting: set[int]  #: channels whose barrier has not come
-    frames: list[Frame] = field(default_factory=list)
-    size_bytes: int = 0
+    frames: HeldFrames
+    is_over: bool = False  #: more came than may be kept
 
     def offer(self, frame: Frame) -> None:
         if frame.kind is Kind.CHECKPOINT_BARRIER:
             if frame.value == self.checkpoint:
                 self.waiting.discard(frame.sender)
         elif frame.kind is Kind.RECORDS and (frame.sender in self.waiting or frame.sender == RESTORED):
-            self.frames.append(frame)
-            self.size_bytes += frame.size_bytes
+            self.is_over = self.is_over or not self.frames.append(frame)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.frames.size_bytes
 
     @property
     def is_complete(self) -> bool:

@@ -25,6 +25,7 @@ class Cut:
 @dataclass(slots=True)
 class UnalignedCuts:
     _turns_at: dict[CheckpointId, float] = field(default_factory=dict)  #: when an aligned one turns unaligned
+    _turned: set[CheckpointId] = field(default_factory=set)  #: that time has come, and the inbox is open
     _arrived: set[CheckpointId] = field(default_factory=set)  #: a barrier of it has arrived, read or not
     _cuts: dict[CheckpointId, Cut] = field(default_factory=dict)
 
@@ -37,12 +38,18 @@ class UnalignedCuts:
     def barrier_arrived(self, checkpoint: CheckpointId) -> None:
         self._arrived.add(checkpoint)
 
+    def turned(self, now: float) -> list[CheckpointId]:
+        """Those whose time has come since the last call: their barriers may not wait for processing any more."""
+        news = [id for id, at in self._turns_at.items() if at <= now and id not in self._turned]
+        self._turned.update(news)
+        return news
+
     def due(self, now: float) -> list[CheckpointId]:
         """Those that must be taken now: their time is over and a barrier is there."""
         return [id for id, at in self._turns_at.items() if at <= now and id in self._arrived]
 
     def due_times(self) -> list[float]:
-        return [at for id, at in self._turns_at.items() if id in self._arrived]
+        return [at for id, at in self._turns_at.items() if id in self._arrived or id not in self._turned]
 
     def aligned(self, checkpoint: CheckpointId) -> None:
         """It was taken; it does not turn any more."""
@@ -61,5 +68,6 @@ class UnalignedCuts:
             for snapshot in self._cuts.pop(old).snapshots:
                 if snapshot.keyed is not None:
                     snapshot.keyed.release()
+        self._turned = {id for id in self._turned if id > checkpoint}
         self._turns_at = {id: at for id, at in self._turns_at.items() if id > checkpoint}
         self._arrived = {id for id in self._arrived if id > checkpoint}

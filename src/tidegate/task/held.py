@@ -1,7 +1,10 @@
-"""Frames held back during an alignment: in memory, then on disk, then no more. Executor; the task's thread.
+"""A queue of frames that a slot keeps for a checkpoint's sake: in memory, then on disk, then no more. Executor.
 
-Held frames never count against the inbox bound: all channels of a slot arrive in one queue, so the missing barrier may
-stand behind them, and a slot that stopped reading would wait for ever.
+Three places use it: what is held back during an alignment (task/slot.py), an inbox that a checkpoint has opened
+(task/inbox.py), the in-flight records of an unaligned cut (task/capture.py). Used by one thread at a time.
+
+Frames held back never count against the inbox bound: all channels of a slot arrive in one queue, so the missing barrier
+may stand behind them, and a slot that stopped reading would wait for ever.
 """
 
 from __future__ import annotations
@@ -19,48 +22,64 @@ _RECORD = struct.Struct("<BHHHHIIqHI")
 
 
 class HeldFrames:
-    """A queue in order of arrival. Frames spilled to disk come after those in memory, so order holds."""
+    """A queue in order of arrival: memory, behind it the disk, behind that the tail.
+
+    Invariant. Nothing is added to memory while there is something on disk, nor to the disk while there is a tail.
+    """
 
     def __init__(self, memory_limit_bytes: int, disk_limit_bytes: int, folder: str | None = None) -> None:
         self._memory_limit = memory_limit_bytes
         self._disk_limit = disk_limit_bytes
         self._folder = folder
         self._memory: deque[Frame] = deque()
-        self._memory_bytes = 0
+        self._tail: deque[Frame] = deque()  #: in memory too, and newer than what is on disk
+        self._memory_bytes = 0  #: of both
         self._file: IO[bytes] | None = None
-        self._disk_bytes = 0
+        self._disk_bytes = 0  #: of the frames in the file that were not read yet
+        self._on_disk = 0  #: how many these are
         self._read_at = 0
         self._write_at = 0
-        self._on_disk = 0  #: frames in the file that were not read yet
 
     def __len__(self) -> int:
-        return len(self._memory) + self._on_disk
+        return len(self._memory) + self._on_disk + len(self._tail)
 
     @property
     def size_bytes(self) -> int:
         return self._memory_bytes + self._disk_bytes
 
+    @property
+    def disk_bytes(self) -> int:
+        return self._disk_bytes
+
     def append(self, frame: Frame) -> bool:
         """False when the frame was kept but the limits are passed (or the disk is full): give the checkpoint up."""
-        if self._file is None and self._memory_bytes + frame.size_bytes <= self._memory_limit:
-            self._keep(frame)
+        fits = self._memory_bytes + frame.size_bytes <= self._memory_limit
+        if fits and (not self._on_disk or self._tail):
+            self.keep(frame)
             return True
-        if self._disk_bytes + frame.size_bytes > self._disk_limit:
-            self._keep_beyond(frame)
+        if self._tail or self._write_at + frame.size_bytes > self._disk_limit:
+            self.keep(frame)
             return False
         try:
             self._spill(frame)
         except OSError:
-            self._keep_beyond(frame)
+            self.keep(frame)
             return False
         return True
 
+    def keep(self, frame: Frame) -> None:
+        """In memory, whatever the limit, and behind all that is there."""
+        (self._tail if self._on_disk else self._memory).append(frame)
+        self._memory_bytes += frame.size_bytes
+
     def pop(self) -> Frame:
+        """The oldest. There must be one."""
         if self._memory:
             frame = self._memory.popleft()
             self._memory_bytes -= frame.size_bytes
             return frame
         frame = self._read_back()
+        self._disk_bytes -= frame.size_bytes
         if not self._on_disk:
             self.close()
         return frame
@@ -69,31 +88,25 @@ class HeldFrames:
         """Look at all, oldest first, without taking any."""
         yield from self._memory
         read_at, on_disk = self._read_at, self._on_disk
-        for _ in range(on_disk):
-            yield self._read_back()
-        self._read_at, self._on_disk = read_at, on_disk
+        try:
+            for _ in range(on_disk):
+                yield self._read_back()
+        finally:
+            self._read_at, self._on_disk = read_at, on_disk
+        yield from self._tail
 
     def close(self) -> None:
+        """Let go of the file. What was on disk is gone, or has been read."""
         if self._file is not None:
             self._file.close()
             self._file = None
-            self._disk_bytes = self._read_at = self._write_at = self._on_disk = 0
+        self._disk_bytes = self._read_at = self._write_at = self._on_disk = 0
+        self._memory.extend(self._tail)
+        self._tail.clear()
 
     def __del__(self) -> None:
-        self.close()
-
-    def _keep(self, frame: Frame) -> None:
-        self._memory.append(frame)
-        self._memory_bytes += frame.size_bytes
-
-    def _keep_beyond(self, frame: Frame) -> None:
-        """The frame that broke the limit must not be lost, nor overtake what is on disk."""
-        if self._on_disk:
-            spilled = [self._read_back() for _ in range(self._on_disk)]
-            self.close()
-            for earlier in spilled:
-                self._keep(earlier)
-        self._keep(frame)
+        if self._file is not None:
+            self._file.close()
 
     def _spill(self, frame: Frame) -> None:
         if self._file is None:

@@ -24,6 +24,8 @@ from tidegate.task.capture import RESTORED
 from tidegate.wire.frame import Frame, Kind
 from tidegate.wire.records import decode_records, encode_records
 
+SECTION_BYTES = 4 << 20
+
 _SCHEMA = pa.schema(
     [
         ("origin", pa.uint16()),
@@ -41,21 +43,29 @@ def edge_name(edge: PlannedEdge) -> str:
 
 
 def in_flight_sections(plan: JobPlan, frames: Iterable[Frame]) -> Iterator[tuple[str, Section]]:
-    """(uid of the receiver, section), one for each edge."""
-    by_edge: dict[int, list[Frame]] = {}
+    """(uid of the receiver, section), in order for each edge. Of bounded size: the frames may come from disk."""
+    gathered: dict[int, list[Frame]] = {}
+    sizes: dict[int, int] = {}
     for frame in frames:
-        by_edge.setdefault(frame.edge, []).append(frame)
-    for index, mine in sorted(by_edge.items()):
-        edge = plan.edges[index]
-        columns = [
-            pa.array([frame.origin for frame in mine], pa.uint16()),
-            pa.array([frame.target for frame in mine], pa.uint16()),
-            pa.array([frame.flags for frame in mine], pa.uint16()),
-            pa.array([frame.count for frame in mine], pa.uint32()),
-            pa.array([bytes(frame.payload) for frame in mine], pa.large_binary()),
-        ]
-        rows = pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
-        yield edge.edge.downstream, Section(edge_name(edge), IN_FLIGHT, KeyGroup(NOT_KEYED), rows)
+        gathered.setdefault(frame.edge, []).append(frame)
+        sizes[frame.edge] = sizes.get(frame.edge, 0) + frame.size_bytes
+        if sizes[frame.edge] >= SECTION_BYTES:
+            yield _section(plan.edges[frame.edge], gathered.pop(frame.edge))
+            sizes[frame.edge] = 0
+    for index, rest in sorted(gathered.items()):
+        yield _section(plan.edges[index], rest)
+
+
+def _section(edge: PlannedEdge, frames: list[Frame]) -> tuple[str, Section]:
+    columns = [
+        pa.array([frame.origin for frame in frames], pa.uint16()),
+        pa.array([frame.target for frame in frames], pa.uint16()),
+        pa.array([frame.flags for frame in frames], pa.uint16()),
+        pa.array([frame.count for frame in frames], pa.uint32()),
+        pa.array([bytes(frame.payload) for frame in frames], pa.large_binary()),
+    ]
+    rows = pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+    return edge.edge.downstream, Section(edge_name(edge), IN_FLIGHT, KeyGroup(NOT_KEYED), rows)
 
 
 def read_in_flight(rows: pa.RecordBatch, edge: PlannedEdge, subtask: int, old_parallelism: int) -> Iterator[Frame]:

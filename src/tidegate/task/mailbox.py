@@ -1,7 +1,8 @@
 """What reaches a slot from other threads: frames from Spark, messages from the coordinator, results of its own helpers.
 
-The one shared structure of a slot. Frames are bounded in bytes, which is what makes back-pressure: the reader thread
-waits in `put_frame`, Spark's reader stops taking, the sender's writer runs out of credit. Letters are small and few.
+The one shared structure of a slot. The inbox is bounded (task/inbox.py), which is what makes back-pressure: the reader
+thread waits in `put_frame`, Spark's reader stops taking, the sender's writer runs out of credit. Letters are small and
+few.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 from typing import Union
 
 from tidegate.task.capture import Capture
-from tidegate.wire.control import ToSlot
+from tidegate.task.inbox import Captured, Inbox, Overflowed
+from tidegate.wire.control import InboxOverBound, InboxWithinBound, ToSlot, Trigger
 from tidegate.wire.frame import FLAG_TIMEOUTABLE, FLAG_UNALIGNED, Frame, Kind
 
 
@@ -25,22 +27,19 @@ class BarrierArrived:
     unaligned: bool
 
 
-Letter = Union[ToSlot, BarrierArrived, Callable[[], None]]  #: a message, or a call to make in the task's thread
+#: A message, news of the inbox, or a call to make in the task's thread.
+Letter = Union[ToSlot, BarrierArrived, Captured, Overflowed, Callable[[], None]]
 
 
 class Mailbox:
-    """Thread-safe."""
+    """Thread-safe. `tell_driver` is called at once, from whatever thread: the task's may be busy with a record."""
 
-    def __init__(self, frames_limit_bytes: int, opened_limit_bytes: int = 64 << 20) -> None:
-        self._limit = frames_limit_bytes
-        self._opened_limit = max(frames_limit_bytes, opened_limit_bytes)  #: while an unaligned checkpoint is under way
-        self._opened_for: set[int] = set()
-        self._capture: Capture | None = None
-        self._on_captured: Callable[[], None] | None = None
+    def __init__(self, inbox: Inbox, tell_driver: Callable[[InboxOverBound | InboxWithinBound], None]) -> None:
+        self._inbox = inbox
+        self._tell_driver = tell_driver
+        self._told_over = False
         self._changed = threading.Condition()
         self._letters: deque[Letter] = deque()
-        self._frames: deque[Frame] = deque()
-        self._frames_bytes = 0
         self._input_ended = False
         self._failure: BaseException | None = None
         self._closed = False
@@ -49,36 +48,32 @@ class Mailbox:
 
     def post(self, letter: Letter) -> None:
         with self._changed:
+            if isinstance(letter, Trigger) and letter.unaligned_after_s == 0:
+                self._inbox.open_for(letter.checkpoint)  # at once: the task's thread may be busy with a record
             self._letters.append(letter)
             self._changed.notify_all()
 
     def put_frame(self, frame: Frame, wait: bool = True) -> bool:
-        """Wait while the bound is passed. False when the slot is closed (or, without waiting, when it is full)."""
+        """Wait while there is no room. False when the slot is closed (or, without waiting, when it is full)."""
         with self._changed:
-            while self._frames_bytes >= self._current_limit() and not self._closed:
+            while not self._inbox.has_room and not self._closed:
                 if not wait:
                     return False
                 self._changed.wait()
             if self._closed:
                 return False
-            self._frames.append(frame)
-            self._frames_bytes += frame.size_bytes
             if frame.kind is Kind.CHECKPOINT_BARRIER and frame.flags & (FLAG_UNALIGNED | FLAG_TIMEOUTABLE):
                 self._letters.append(BarrierArrived(frame.value, bool(frame.flags & FLAG_UNALIGNED)))
-            if self._capture is not None:
-                self._capture.offer(frame)
-                self._tell_captured()
+            self._letters += self._inbox.add(frame)
+            self._tell_bound()
             self._changed.notify_all()
             return True
 
-    def _current_limit(self) -> int:
-        return self._opened_limit if self._opened_for else self._limit
-
-    def _tell_captured(self) -> None:
-        if self._capture is not None and self._capture.is_complete and self._on_captured is not None:
-            self._letters.append(self._on_captured)
-            self._opened_for.discard(self._capture.checkpoint)
-            self._capture = self._on_captured = None
+    def _tell_bound(self) -> None:
+        """Under the lock, so that the last word is the true one."""
+        if self._inbox.is_over != self._told_over:
+            self._told_over = self._inbox.is_over
+            self._tell_driver(InboxOverBound() if self._told_over else InboxWithinBound())
 
     def end_input(self) -> None:
         """Spark has no more rows for this slot."""
@@ -95,7 +90,7 @@ class Mailbox:
     def close(self) -> None:
         with self._changed:
             self._closed = True
-            self._frames.clear()
+            self._inbox.clear()
             self._changed.notify_all()
 
     # -- the task's thread --------------------------------------------------------------------------------------
@@ -103,28 +98,23 @@ class Mailbox:
     def open_for(self, checkpoint: int) -> None:
         """Let frames in past the bound, so that the barrier waits for the network and never for processing."""
         with self._changed:
-            self._opened_for.add(checkpoint)
+            self._inbox.open_for(checkpoint)
             self._changed.notify_all()
 
     def shut_up_to(self, checkpoint: int) -> None:
         """The checkpoint and older ones need no open inbox any more; a capture of theirs is given up."""
         with self._changed:
-            self._opened_for = {id for id in self._opened_for if id > checkpoint}
-            if self._capture is not None and self._capture.checkpoint <= checkpoint:
-                self._capture = self._on_captured = None
+            self._inbox.shut_up_to(checkpoint)
 
-    def capture(self, capture: Capture, on_captured: Callable[[], None]) -> None:
-        """Add what waits here, and what will still come before the barriers; then post `on_captured`."""
+    def capture(self, capture: Capture) -> None:
+        """Add what waits here, and what will still come before the barriers; then `Captured` is posted."""
         with self._changed:
-            for frame in self._frames:
-                capture.offer(frame)
-            self._capture, self._on_captured = capture, on_captured
-            self._tell_captured()
+            self._letters += self._inbox.capture(capture)
 
     def wait(self, timeout_s: float | None) -> None:
         """Until there is something, or the time is over."""
         with self._changed:
-            if not (self._letters or self._frames or self._input_ended or self._failure):
+            if not (self._letters or len(self._inbox) or self._input_ended or self._failure):
                 self._changed.wait(timeout_s)
 
     def take_letter(self) -> Letter | None:
@@ -136,11 +126,11 @@ class Mailbox:
             return self._letters.popleft()
 
     def take_frame(self) -> Frame | None:
-        if not self._frames:
+        if not len(self._inbox):
             return None
         with self._changed:
-            frame = self._frames.popleft()
-            self._frames_bytes -= frame.size_bytes
+            frame = self._inbox.take()
+            self._tell_bound()
             self._changed.notify_all()
             return frame
 
@@ -150,16 +140,16 @@ class Mailbox:
 
     @property
     def has_frames(self) -> bool:
-        return bool(self._frames)
+        return len(self._inbox) > 0
 
     @property
     def has_room(self) -> bool:
-        return self._frames_bytes < self._limit
+        return self._inbox.has_room
 
     @property
     def frames_bytes(self) -> int:
-        return self._frames_bytes
+        return self._inbox.size_bytes
 
     @property
     def input_ended(self) -> bool:
-        return self._input_ended and not self._frames
+        return self._input_ended and not len(self._inbox)

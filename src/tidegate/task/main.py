@@ -26,6 +26,7 @@ from tidegate.storage.anywhere import reaching_anywhere
 from tidegate.storage.store import open_store, read_probe
 from tidegate.task.control_client import ControlClient
 from tidegate.task.failures import describe_failure
+from tidegate.task.inbox import Inbox
 from tidegate.task.logs import SlotLog
 from tidegate.task.mailbox import Mailbox
 from tidegate.task.operators.base import OperatorFailed
@@ -75,7 +76,9 @@ class SlotProcess:
     def __init__(self, shipped: ShippedAttempt, slot: SlotId) -> None:
         self._id = slot
         self._shipped = shipped
-        self._mailbox = Mailbox(shipped.settings.inbox_bytes)
+        settings = shipped.settings
+        inbox = Inbox(settings.inbox_bytes, settings.held_memory_bytes, settings.held_disk_bytes)
+        self._mailbox = Mailbox(inbox, lambda message: self._control.send(message))
         self._slot: Slot | None = None
         self._cancelled = threading.Event()
         self._busy_s = self._idle_s = self._blocked_s = 0.0

@@ -1,4 +1,4 @@
-"""A frame in work, and how many of its rows to process before letters are read again. Executor; pure.
+"""The frame at hand, and how many rows of it to process before letters are read again. Executor; the task's thread.
 
 A frame of 2,000 records at 10 ms each would keep a slot deaf for 20 s. The size follows the measured cost: it doubles while
 slices are quick and shrinks at once when they are not.
@@ -6,27 +6,16 @@ slices are quick and shrinks at once when they are not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tidegate.batch import Batch
-    from tidegate.task.operators.base import RunningOperator
-    from tidegate.wire.frame import Frame
+from tidegate.batch import Batch
+from tidegate.task.in_flight import remainder
+from tidegate.task.operators.base import RunningOperator
+from tidegate.wire.frame import Frame
 
 TARGET_S = 0.010
 MAX_ROWS = 1 << 17
-
-
-@dataclass(slots=True)
-class FrameWork:
-    """A frame's records, part of which may have been processed."""
-
-    operator: RunningOperator
-    input_index: int
-    frame: Frame
-    batch: Batch
-    position: int = 0
 
 
 class SliceSizer:
@@ -40,3 +29,27 @@ class SliceSizer:
             self.rows = max(1, int(rows * TARGET_S / seconds))
         elif seconds < TARGET_S / 2 and rows >= self.rows:
             self.rows = min(self.rows * 2, MAX_ROWS)
+
+
+@dataclass(slots=True)
+class FrameAtHand:
+    """A frame's records, part of which may have been processed."""
+
+    operator: RunningOperator
+    input_index: int
+    frame: Frame
+    batch: Batch
+    position: int = 0
+
+    def process_slice(self, slices: SliceSizer, clock: Callable[[], float]) -> bool:
+        """Whether that was the last one."""
+        stop = min(self.position + slices.rows, len(self.batch))
+        began = clock()
+        self.operator.run(self.batch.slice(self.position, stop), self.input_index)
+        slices.took(stop - self.position, clock() - began)
+        self.position = stop
+        return stop == len(self.batch)
+
+    def rest(self) -> Frame:
+        """What was not processed yet."""
+        return remainder(self.frame, self.batch, self.position)

@@ -15,7 +15,6 @@ Invariant 2. No record is processed before state is restored and restored commit
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import assert_never
 
@@ -36,12 +35,13 @@ from tidegate.protocol.alignment import (
 )
 from tidegate.state.backends import StateBackends
 from tidegate.storage.paths import JobPaths
+from tidegate.task.arrivals import Arrivals
 from tidegate.task.capture import Capture
 from tidegate.task.chains import HostedChain, host_chains
 from tidegate.task.committing import Commits
 from tidegate.task.cuts import Cut, UnalignedCuts
 from tidegate.task.held import HeldFrames
-from tidegate.task.in_flight import remainder
+from tidegate.task.inbox import Captured, Overflowed
 from tidegate.task.keyed_files import SlotFiles
 from tidegate.task.mailbox import BarrierArrived, Letter, Mailbox
 from tidegate.task.operators.base import OperatorFailed, RunningOperator
@@ -51,7 +51,7 @@ from tidegate.task.outbox import Outbox
 from tidegate.task.ports import Background, ControlPort, CrashPoints, SnapshotStorage
 from tidegate.task.program import SlotProgram
 from tidegate.task.restore import in_flight_frames, open_operators, restore_state
-from tidegate.task.slicing import FrameWork, SliceSizer
+from tidegate.task.slicing import FrameAtHand, SliceSizer
 from tidegate.task.snapshots import SnapshotOrders, SnapshotUploader
 from tidegate.task.source_turns import SourceTurns
 from tidegate.wire.control import (
@@ -65,7 +65,9 @@ from tidegate.wire.control import (
     Finish,
     LastCounts,
     OperatorMetrics,
+    PauseSources,
     Ready,
+    ResumeSources,
     SnapshotTimings,
     Start,
     ToDriver,
@@ -111,12 +113,11 @@ class Slot:
         below = layers[self.id.layer + 1].width if self.id.layer + 1 < len(layers) else 0
         above = 0 if self._is_first_layer else layers[self.id.layer - 1].width
         self.outbox = Outbox(FrameSeal(program.frame_key), self.id.index, below)
-        channels = frozenset(ChannelId(i) for i in range(above))
+        self._channels = channels = frozenset(ChannelId(i) for i in range(above))
         self._aligner = BarrierAligner(channels) if program.settings.exactly_once else BarrierTracker(channels)
         self._cuts = UnalignedCuts()
-        self._sequences = [0] * above
+        self._arrivals = Arrivals(self.id, mailbox, above)
         self._held = self._new_held()
-        self._backlog: deque[HeldFrames] = deque()  #: released frames, older before newer; read before the mailbox
         around = OperatorSurroundings(
             job=program.plan.job,
             attempt=str(program.attempt),
@@ -160,7 +161,7 @@ class Slot:
             clock=clock,
         )
         self._slices = SliceSizer()
-        self._work: FrameWork | None = None
+        self._work: FrameAtHand | None = None
         self._started = False
         self._ready = False  #: input may flow
         self._restore_began = 0.0
@@ -193,7 +194,7 @@ class Slot:
         if self._work is not None:
             self._go_on()
             return True
-        frame = self._next_frame()
+        frame = self._arrivals.next(self._aligner.done)
         if frame is not None:
             self._accept(frame)
             return True
@@ -241,6 +242,8 @@ class Slot:
             self._commits.resume()
         now = self._clock()
         if self._ready and not self._is_first_layer:
+            for checkpoint in self._cuts.turned(now):
+                self.mailbox.open_for(checkpoint)
             for checkpoint in self._cuts.due(now):
                 self._cut(checkpoint)
         if self._ready and self._work is None:
@@ -274,7 +277,7 @@ class Slot:
 
     @property
     def held_bytes(self) -> int:
-        return self._held.size_bytes + sum(held.size_bytes for held in self._backlog)
+        return self._held.size_bytes + self._arrivals.released_bytes
 
     # -- letters --------------------------------------------------------------------------------------------------
 
@@ -293,6 +296,12 @@ class Slot:
                 self._sources.drain()
             case BarrierArrived(checkpoint, unaligned):
                 self._barrier_arrived(CheckpointId(checkpoint), unaligned)
+            case Captured(checkpoint):
+                self._captured(CheckpointId(checkpoint))
+            case Overflowed(checkpoint, kept_bytes):
+                self._give_up(CheckpointId(checkpoint), "kept until its barriers had come", kept_bytes)
+            case PauseSources() | ResumeSources():
+                self._sources.paused = isinstance(letter, PauseSources)
             case Complete(checkpoint):
                 self._complete(CheckpointId(checkpoint))
             case Abort(checkpoint, latest_completed):
@@ -316,8 +325,7 @@ class Slot:
         frames = self._new_held()
         for frame in in_flight_frames(self._storage, start, self._plan, self._receivers):
             frames.append(frame)
-        if len(frames):
-            self._backlog.append(frames)
+        self._arrivals.release(frames)
         self._halted = start.commit_only
         open_operators(start, self.chains)
         self._crash_points.reach("slot.restored", self.id, start.restored_from)
@@ -341,14 +349,15 @@ class Slot:
         now = self._clock()
         self._triggered_at[checkpoint] = now
         if unaligned_after_s is not None and checkpoint > self._aligner.done:
-            self._cuts.turns_at(checkpoint, now + unaligned_after_s)
-            self.mailbox.open_for(checkpoint)
+            self._cuts.turns_at(checkpoint, now + unaligned_after_s)  # the inbox opens then
         if self._is_first_layer:
             self._crash_points.reach("source.before-barrier", self.id, checkpoint)
             # Restored in-flight records may still wait here, where no barrier comes behind them: they go on waiting.
             waiting = self._unprocessed(checkpoint, arrived=frozenset())
-            self._checkpoint(checkpoint, barrier_flags(unaligned_after_s), capture=waiting if waiting.frames else None)
-            if waiting.frames:
+            self._checkpoint(
+                checkpoint, barrier_flags(unaligned_after_s), capture=waiting if len(waiting.frames) else None
+            )
+            if len(waiting.frames):
                 self._captured(checkpoint)
 
     def _barrier_arrived(self, checkpoint: CheckpointId, unaligned: bool) -> None:
@@ -390,27 +399,7 @@ class Slot:
 
     # -- frames ---------------------------------------------------------------------------------------------------
 
-    def _next_frame(self) -> Frame | None:
-        while self._backlog:
-            if len(self._backlog[0]):
-                return self._backlog[0].pop()
-            self._backlog.popleft().close()
-        frame = self.mailbox.take_frame()
-        if frame is not None:
-            self._check_sequence(frame)
-        return frame
-
-    def _check_sequence(self, frame: Frame) -> None:
-        if frame.sender >= len(self._sequences) or frame.sequence != self._sequences[frame.sender] & 0xFFFFFFFF:
-            raise ProtocolViolation(
-                f"slot {self.id} got frame {frame.sequence} from sender {frame.sender} where "
-                f"{self._sequences[frame.sender] if frame.sender < len(self._sequences) else 'no such sender'} was due"
-            )
-        self._sequences[frame.sender] += 1
-
     def _accept(self, frame: Frame) -> None:
-        if frame.kind is Kind.FLUSH:
-            return  # it has done its work by arriving; held back, it would count against the limits
         if self._aligner.is_held(ChannelId(frame.sender)):
             self._hold(frame)
             return
@@ -425,6 +414,8 @@ class Slot:
                 if self._aligner.aligning is None:
                     self._alignment_began = self._clock()
                 self._act(self._aligner.on_barrier(ChannelId(frame.sender), CheckpointId(frame.value)))
+            case Kind.FLUSH:
+                raise ProtocolViolation("a Flush has nothing to say")  # Arrivals passes over it
             case _:
                 assert_never(frame.kind)
 
@@ -440,19 +431,15 @@ class Slot:
         elif frame.kind is Kind.WATERMARK:
             chain.on_watermark((frame.edge, frame.origin), frame.value)
         else:
-            self._work = FrameWork(operator, edge.edge.input_index, frame, decode_records(frame, edge.record_type))
+            batch = decode_records(frame, edge.record_type)
+            self._work = FrameAtHand(operator, edge.edge.input_index, frame, batch)
             self._go_on()
 
     def _go_on(self) -> None:
         """The next slice of the frame at hand: short enough that letters are read in between."""
         work = self._work
         assert work is not None
-        stop = min(work.position + self._slices.rows, len(work.batch))
-        began = self._clock()
-        work.operator.run(work.batch.slice(work.position, stop), work.input_index)
-        self._slices.took(stop - work.position, self._clock() - began)
-        work.position = stop
-        if stop == len(work.batch):
+        if work.process_slice(self._slices, self._clock):
             self._work = None
             if work.operator.backend is not None:
                 work.operator.backend.clean_up(CLEAN_UP_ENTRIES)
@@ -490,25 +477,24 @@ class Slot:
                     self._cuts.aligned(checkpoint)
                     self.mailbox.shut_up_to(checkpoint)
                 case ReleaseChannels():
-                    if len(self._held):
-                        self._backlog.appendleft(self._held)
-                        self._held = self._new_held()
+                    self._arrivals.release(self._held)
+                    self._held = self._new_held()
                 case GiveUp(checkpoint):
-                    self._control.send(Decline(checkpoint, "a newer checkpoint's barrier overtook it"))
+                    self._control.send(Decline(checkpoint, "the barrier of a newer one came first", overtaken=True))
                 case _:
                     assert_never(action)
 
     def _hold(self, frame: Frame) -> None:
         if not self._held.append(frame) and self._aligner.aligning is not None:
-            checkpoint = self._aligner.aligning
-            self._control.send(
-                Decline(
-                    checkpoint,
-                    f"{self._held.size_bytes} bytes had to be held back during alignment, more than memory "
-                    f"({self.settings.held_memory_bytes}) and disk ({self.settings.held_disk_bytes}) allow",
-                )
-            )
-            self._act(self._aligner.on_abort(checkpoint))
+            self._give_up(self._aligner.aligning, "held back during alignment", self._held.size_bytes)
+
+    def _give_up(self, checkpoint: CheckpointId, what: str, kept_bytes: int) -> None:
+        """What has to be kept for the checkpoint is too much: decline it, and let the frames go on in order."""
+        limits = f"memory ({self.settings.held_memory_bytes}) and disk ({self.settings.held_disk_bytes})"
+        self._control.send(Decline(checkpoint, f"{kept_bytes} bytes had to be {what}, more than {limits} allow"))
+        self.mailbox.shut_up_to(checkpoint)
+        self._cuts.forget_up_to(checkpoint)
+        self._act(self._aligner.on_abort(checkpoint))
 
     def _cut(self, checkpoint: CheckpointId) -> None:
         """Unaligned: the snapshot now, with what was received before each channel's barrier and not yet processed."""
@@ -521,18 +507,16 @@ class Slot:
         self._crash_points.reach("slot.aligned", self.id, checkpoint)
         capture = self._unprocessed(checkpoint, arrived)
         self._act(actions)  # releases what was held for an older checkpoint, or behind this one's barriers
-        self.mailbox.capture(capture, lambda: self._captured(checkpoint))
+        self.mailbox.capture(capture)
         self._checkpoint(checkpoint, FLAG_UNALIGNED, self._clock() - began, capture=capture)
 
     def _unprocessed(self, checkpoint: CheckpointId, arrived: frozenset[ChannelId]) -> Capture:
         """What this slot has taken from the mailbox and not processed: the rest of a frame, and released frames."""
-        capture = Capture(checkpoint, {channel for channel in range(len(self._sequences)) if channel not in arrived})
-        work = self._work
-        if work is not None:
-            capture.offer(remainder(work.frame, work.batch, work.position))
-        for waiting in self._backlog:
-            for frame in waiting:
-                capture.offer(frame)
+        capture = Capture(checkpoint, set(self._channels - arrived), self._new_held())
+        if self._work is not None:
+            capture.offer(self._work.rest())
+        for frame in self._arrivals.released():
+            capture.offer(frame)
         return capture
 
     def _captured(self, checkpoint: CheckpointId) -> None:

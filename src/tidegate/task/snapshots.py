@@ -10,7 +10,7 @@ For a savepoint the files go into its folder, in the canonical format as Parquet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -52,7 +52,7 @@ class SnapshotUploader:
         checkpoint: CheckpointId,
         operators: list[OperatorSnapshot],
         timings: SnapshotTimings,
-        in_flight: list[Frame],
+        in_flight: Iterable[Frame],
         order: SavepointOrder | None = None,
     ) -> None:
         """`order`: the snapshot is part of a savepoint."""
@@ -94,7 +94,7 @@ class SnapshotUploader:
         self,
         checkpoint: CheckpointId,
         operators: list[OperatorSnapshot],
-        in_flight: list[Frame],
+        in_flight: Iterable[Frame],
         order: SavepointOrder | None,
     ) -> SlotSnapshot:
         shared = self.files if order is None else SlotFiles()  # a savepoint owns its files
@@ -140,7 +140,7 @@ class SnapshotOrders:
         self._uploads = uploads
         self._uploader = uploader
         self._orders: dict[CheckpointId, SavepointOrder | None] = {}
-        self._waiting: dict[CheckpointId, tuple[list[OperatorSnapshot], SnapshotTimings, list[Frame]]] = {}
+        self._waiting: dict[CheckpointId, tuple[list[OperatorSnapshot], SnapshotTimings, Iterable[Frame]]] = {}
 
     def heard(self, checkpoint: CheckpointId, order: SavepointOrder | None) -> None:
         """The trigger has come, or an abort, after which the order plays no part."""
@@ -151,7 +151,7 @@ class SnapshotOrders:
             del self._orders[min(self._orders)]
 
     def store(
-        self, checkpoint: CheckpointId, parts: list[OperatorSnapshot], timings: SnapshotTimings, frames: list[Frame]
+        self, checkpoint: CheckpointId, parts: list[OperatorSnapshot], timings: SnapshotTimings, frames: Iterable[Frame]
     ) -> None:
         if checkpoint not in self._orders:
             self._waiting[checkpoint] = parts, timings, frames
@@ -161,7 +161,7 @@ class SnapshotOrders:
 
 
 def _sections(
-    operators: list[OperatorSnapshot], plan: JobPlan, in_flight: list[Frame], shared: Collection[str]
+    operators: list[OperatorSnapshot], plan: JobPlan, in_flight: Iterable[Frame], shared: Collection[str]
 ) -> Iterator[tuple[str, Section]]:
     """All that goes into the slot's file, with the uid that it belongs to; not the keyed state of `shared` operators."""
     yield from in_flight_sections(plan, in_flight)

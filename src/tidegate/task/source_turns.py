@@ -1,4 +1,4 @@
-"""The sources of one slot, asked for records in turn. Executor; the task's thread."""
+"""The sources of one slot, asked for records in turn, unless they pause. Executor; the task's thread."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ class SourceTurns:
         ]
         self._clock = clock
         self._turn = 0
+        self.paused = False  #: an inbox somewhere is over its bound (protocol/pausing.py)
 
     @property
     def any_active(self) -> bool:
-        return any(not chain.ended for chain, _ in self._sources)
+        return not self.paused and any(not chain.ended for chain, _ in self._sources)
 
     def poll(self, patience_s: float) -> bool:
         """Ask the next source for records; with one source, wait for them."""
-        active = [source for chain, source in self._sources if not chain.ended]
+        active = [] if self.paused else [source for chain, source in self._sources if not chain.ended]
         for _ in range(len(active)):
             source = active[self._turn % len(active)]
             self._turn += 1

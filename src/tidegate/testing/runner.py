@@ -27,6 +27,7 @@ from tidegate.launch import collected_results, slot_settings
 from tidegate.storage.anywhere import reaching_anywhere
 from tidegate.storage.store import ObjectStore, open_store
 from tidegate.task.failures import describe_failure
+from tidegate.task.inbox import Inbox
 from tidegate.task.mailbox import Mailbox
 from tidegate.task.operators.base import OperatorFailed
 from tidegate.task.program import SlotProgram
@@ -312,9 +313,10 @@ class _AttemptRun:
 
     def _start_process(self, job: JobRun, inputs: AttemptInputs, id: SlotId, settings: Any) -> _Process:
         link, uploads, commits = _ControlLink(), _Background(), _Background()
+        inbox = Inbox(settings.inbox_bytes, settings.held_memory_bytes, settings.held_disk_bytes)
         slot = Slot(
             program=SlotProgram(job.plan, id, inputs.id, self._key, settings),
-            mailbox=Mailbox(settings.inbox_bytes),
+            mailbox=Mailbox(inbox, link.send),
             control=link,
             storage=self._run._store,
             uploads=uploads,

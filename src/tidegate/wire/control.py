@@ -94,10 +94,19 @@ class Acknowledge(Message, frozen=True):
 
 
 class Decline(Message, frozen=True):
-    """The slot could not take part; the job goes on."""
+    """The slot could not take part; the job goes on. `overtaken`: by a newer checkpoint, which is no failure."""
 
     checkpoint: int
     reason: str
+    overtaken: bool = False
+
+
+class InboxOverBound(Message, frozen=True):
+    """An unaligned checkpoint has opened the inbox, and it holds more than its bound now."""
+
+
+class InboxWithinBound(Message, frozen=True):
+    """What was over the bound has been processed."""
 
 
 class Ended(Message, frozen=True):
@@ -193,6 +202,14 @@ class Drain(Message, frozen=True):
     """Sources end as if there were nothing more to read; their splits stay unfinished."""
 
 
+class PauseSources(Message, frozen=True):
+    """An inbox is over its bound: read nothing more. Barriers are sent all the same."""
+
+
+class ResumeSources(Message, frozen=True):
+    """All inboxes are within their bounds."""
+
+
 class Complete(Message, frozen=True):
     """The checkpoint stands in the job's log: commit everything prepared up to it."""
 
@@ -214,8 +231,20 @@ class Cancel(Message, frozen=True):
     """End now, without another word to the outside."""
 
 
-FromSlot = Union[Ready, Heartbeat, LastCounts, Acknowledge, Decline, Ended, Committed, SlotFailed, ToDriver]
-ToSlot = Union[Start, Trigger, Drain, Complete, Abort, Finish, Cancel]
+FromSlot = Union[
+    Ready,
+    Heartbeat,
+    LastCounts,
+    Acknowledge,
+    Decline,
+    InboxOverBound,
+    InboxWithinBound,
+    Ended,
+    Committed,
+    SlotFailed,
+    ToDriver,
+]
+ToSlot = Union[Start, Trigger, Drain, PauseSources, ResumeSources, Complete, Abort, Finish, Cancel]
 
 _encoder = msgspec.msgpack.Encoder()
 _from_slot = msgspec.msgpack.Decoder(FromSlot)

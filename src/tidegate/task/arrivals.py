@@ -1,0 +1,68 @@
+"""The frames of a slot in the order in which it takes them: released ones first, then the mailbox. Executor; task's thread.
+
+Invariant. Frames of one physical channel are taken in the order they were sent; a gap or a repeat fails the slot.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from tidegate.errors import ProtocolViolation
+from tidegate.ids import SlotId
+from tidegate.task.held import HeldFrames
+from tidegate.task.mailbox import Mailbox
+from tidegate.wire.frame import Frame, Kind
+
+
+class Arrivals:
+    def __init__(self, slot: SlotId, mailbox: Mailbox, channels: int) -> None:
+        self._slot = slot
+        self._mailbox = mailbox
+        self._sequences = [0] * channels
+        self._released: deque[HeldFrames] = deque()  #: older before newer
+
+    def next(self, done: int) -> Frame | None:
+        """The next one that has something to say, when checkpoints up to `done` have been dealt with here.
+
+        Flushes have done their work by arriving. Neither they nor spent barriers are worth a turn of the slot: where
+        checkpoints fail one after another, a slow slot would read nothing else.
+        """
+        while (frame := self._next()) is not None:
+            spent = frame.kind is Kind.CHECKPOINT_BARRIER and frame.value <= done
+            if not spent and frame.kind is not Kind.FLUSH:
+                return frame
+        return None
+
+    def release(self, held: HeldFrames) -> None:
+        """They were held back, or restored; they come before everything else that waits."""
+        if len(held):
+            self._released.appendleft(held)
+
+    def released(self) -> Iterator[Frame]:
+        """What waits before the mailbox, oldest first; nothing is taken."""
+        for held in self._released:
+            yield from held
+
+    @property
+    def released_bytes(self) -> int:
+        return sum(held.size_bytes for held in self._released)
+
+    def _next(self) -> Frame | None:
+        while self._released:
+            if len(self._released[0]):
+                return self._released[0].pop()
+            self._released.popleft().close()
+        frame = self._mailbox.take_frame()
+        if frame is not None:
+            self._check_sequence(frame)
+        return frame
+
+    def _check_sequence(self, frame: Frame) -> None:
+        due = self._sequences[frame.sender] if frame.sender < len(self._sequences) else None
+        if due is None or frame.sequence != due & 0xFFFFFFFF:
+            raise ProtocolViolation(
+                f"slot {self._slot} got frame {frame.sequence} from sender {frame.sender} where "
+                f"{'no such sender' if due is None else due} was due"
+            )
+        self._sequences[frame.sender] = due + 1
