@@ -23,14 +23,18 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults]
 STEPS = [SLOT_POINTS[i : i + 2] for i in range(0, len(SLOT_POINTS), 2)]
 
 
-@pytest.mark.parametrize("points", STEPS, ids="+".join)
+#: Each way of keeping and storing state meets some of the steps here, and all of them in process.
+BACKENDS = [("hashmap", False), ("rocksdb", True), ("hashmap", True), ("rocksdb", False), ("rocksdb", True)]
+
+
+@pytest.mark.parametrize(("points", "backend"), zip(STEPS, BACKENDS, strict=True), ids=str)
 def test_a_worker_killed_at_a_step_of_the_protocol_changes_nothing(
-    points: tuple[str, ...], tmp_path: Path, spark_session: SparkSession
+    points: tuple[str, ...], backend: tuple[str, bool], tmp_path: Path, spark_session: SparkSession
 ) -> None:
     crashes = []
     for point in points:
         crashes += [Crash(point, nth=2 if point != "slot.restored" else 1), Crash(point), Crash("slot.restored")]
-    settings = Settings(name="steps", folder=str(tmp_path), crashes=crashes)
+    settings = Settings("steps", str(tmp_path), crashes=crashes, backend=backend[0], incremental=backend[1])
 
     with watched(settings, spark_session) as job:
         assert job.await_end() is JobStatus.FINISHED

@@ -44,6 +44,9 @@ class Storage:
             raise StorageNotFound(f"{path} does not exist", uri=path)
         return self.objects[path][start : start + length]
 
+    def uri(self, path: str) -> str:
+        return path
+
     def delete(self, path: str) -> None:
         self.objects.pop(path, None)
 

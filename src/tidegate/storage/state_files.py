@@ -76,6 +76,8 @@ class FileStorage(Protocol):
 
     def get_range(self, path: str, start: int, length: int) -> bytes: ...
 
+    def uri(self, path: str) -> str: ...
+
 
 def store_file(storage: FileStorage, local: Path, name: str, path: str, checkpoint: int) -> StoredFile:
     """Durable when it returns. Tables are small (8 MB), so one is read at once."""

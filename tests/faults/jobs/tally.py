@@ -55,6 +55,8 @@ class Settings:
     resume: str | None = None
     master: str | None = None
     spark_conf: dict[str, str] = dataclasses.field(default_factory=dict)
+    backend: str = "hashmap"
+    incremental: bool | None = None
     table: tuple[str, str] | None = None  #: URL and name of a database table that takes the rows, in place of files
     gateway: tuple[int, str] | None = None  #: port and secret of a running JVM, which the driver is to use
 
@@ -150,6 +152,7 @@ def build(settings: Settings, spark: Any = None) -> tg.StreamEnvironment:
         retained=settings.retained,
         resume=settings.resume,
     )
+    env.state_backend(settings.backend, incremental=settings.incremental, memory="16mb")
     env.restart_strategy("fixed-delay", attempts=1000, delay="0s")
     env._config = dataclasses.replace(env._config, heartbeat_timeout_s=settings.heartbeat_s)
     if settings.crashes:
