@@ -38,10 +38,13 @@ class StagedFile(io.RawIOBase):
     """A new file that knows the size and checksum of what was written to it. Written once, from front to back."""
 
     def __init__(self, path: str) -> None:
+        # "x": never the file of another writer, whatever its name.
+        self._begin(path, open(path, "xb", buffering=_BUFFER_BYTES))  # noqa: SIM115 - held until close
+
+    def _begin(self, path: str, file: Any) -> None:
         super().__init__()
         self.path = path
-        # "x": never the file of another writer, whatever its name.
-        self._file = open(path, "xb", buffering=_BUFFER_BYTES)  # noqa: SIM115 - held until close
+        self._file = file
         self._checksum = xxhash.xxh3_128()
         self.size_bytes = 0
 

@@ -1,10 +1,11 @@
 """Files, each record in them exactly once: parts are staged under a hidden name and published by one link.
 
 Where it runs: writer and committer on the executors, on one filesystem that all of them see (a local disk with one
-machine, else a shared mount). See docs/decisions/0006-committables-and-file-sink.md.
+machine, else a shared mount), or in a store like S3. See docs/decisions/0006-committables-and-file-sink.md.
 
     <path>/_staging/<job>-<uid>-<attempt>-<subtask>-<sequence>-<nonce>.<ext>     hidden: readers skip names with "_"
     <path>/part-<checkpoint>-<subtask>-<n>.<ext>                                 committed, whole, never touched again
+    <path>/<name>=<value>/.../part-...                                           with partition_by
 
 The writer, at prepare(checkpoint):
   1. finish and fsync every staged file, fsync the staging folder
@@ -17,6 +18,7 @@ The committer, for each committable, with nothing but its bytes:
 
 Crash after 1 or 2: nobody knows the staged file; `sweep_staging` removes it. After 3 or 4: both names are one file, so
 the next try goes on at 4. After 5: the staged name is gone, and size and checksum of the final file are the evidence.
+Stores have no links: stored_files.py says what takes the place of 3 to 5 there.
 """
 
 from __future__ import annotations
@@ -26,8 +28,7 @@ import errno
 import os
 import re
 import secrets
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from urllib.parse import quote
 
 import msgspec
@@ -38,14 +39,17 @@ from tidegate.connectors.contract import CommitOutcome, Committer, Sink, SinkWri
 from tidegate.connectors.file_encoders import (
     ENCODERS,
     EXTENSIONS,
-    PartEncoder,
     StagedFile,
     check_writable,
     file_checksum,
 )
 from tidegate.connectors.local_paths import local_path, make_folder, sync_folder
+from tidegate.connectors.part_writer import PartWriter, StagedPart
+from tidegate.connectors.stored_files import SpooledParts, publish
+from tidegate.durations import Duration, seconds
 from tidegate.errors import ConfigurationError
 from tidegate.ids import AttemptId, CheckpointId
+from tidegate.storage.store import ObjectStore, open_store
 
 STAGING = "_staging"
 FORMAT_VERSION = 1
@@ -57,24 +61,36 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 class FileSink(Sink):
     """Writes a stream into files of a folder. Exactly-once: a file appears, whole, when its checkpoint is complete.
 
-    :param path: the folder, a bare path or a file:// URI; made when it is not there. Each sink needs its own.
+    :param path: a folder (a bare path or a file:// URI; made when it is not there), or one in a store that checkpoints can
+        use: s3://bucket/folder, gs://, az://. Each sink needs its own.
     :param format: "jsonl", "csv", "parquet" or "text"; see file_encoders.py for how values are written.
     :param max_bytes: a part that has grown to this is closed and the next begun; every checkpoint closes one too. A
         part can be larger by one batch. For Parquet the bytes are counted before compression.
+    :param max_age: a part that is older is closed when the next record comes ("5min"); for long checkpoint intervals.
+    :param partition_by: fields whose values name folders, as in Hive and Spark: day=2026-01-01/country=de/part-...
     """
 
     guarantee = "exactly-once"
 
     def __init__(
-        self, path: str | os.PathLike[str], format: str = "jsonl", *, max_bytes: int = 128 * 1024 * 1024
+        self,
+        path: str | os.PathLike[str],
+        format: str = "jsonl",
+        *,
+        max_bytes: int = 128 * 1024 * 1024,
+        max_age: Duration | None = None,
+        partition_by: str | Sequence[str] = (),
     ) -> None:
         if format not in ENCODERS:
             raise ConfigurationError(f"There is no file format {format!r}; there are {', '.join(ENCODERS)}.")
         if max_bytes < 1:
             raise ConfigurationError(f"max_bytes must be at least 1; got {max_bytes}.")
-        self.path = local_path(path)
+        self.store = store_behind(path)
+        self.path = local_path(path) if self.store is None else ""
         self.format = format
         self.max_bytes = max_bytes
+        self.max_age_s = None if max_age is None else seconds(max_age, "max_age")
+        self.partition_by = [partition_by] if isinstance(partition_by, str) else list(partition_by)
 
     def writer(self, context: WriterContext) -> SinkWriter:
         return _FileWriter(self, context)
@@ -83,7 +99,19 @@ class FileSink(Sink):
         return FileCommitter()
 
     def clean_up(self, job: str, uid: str, attempt: AttemptId, uncommitted: list[bytes]) -> None:
-        sweep_staging(self.path, job, uid, attempt, {staged_name(committable) for committable in uncommitted})
+        keep = {staged_name(committable) for committable in uncommitted}
+        if self.store is None:
+            sweep_staging(self.path, job, uid, attempt, keep)
+            return
+        for path in self.store.list(STAGING):
+            if is_left_over(os.path.basename(path), job, uid, attempt, keep):
+                self.store.delete(path)
+
+
+def store_behind(path: str | os.PathLike[str]) -> ObjectStore | None:
+    """The store that a URI names; None for a folder of a filesystem. :raises ConfigurationError: for any other URI."""
+    text = os.fspath(path)
+    return open_store(text) if "://" in text and not text.lower().startswith("file:") else None
 
 
 class FileCommittable(msgspec.Struct, frozen=True, rename={"version": "v", "size_bytes": "bytes"}):
@@ -95,6 +123,7 @@ class FileCommittable(msgspec.Struct, frozen=True, rename={"version": "v", "size
     rows: int
     checksum: str  # xxh3_128, hex
     version: int = FORMAT_VERSION
+    store: str | msgspec.UnsetType = msgspec.UNSET  # the URI that both names are relative to; else they are paths
 
 
 def staged_name(committable: bytes) -> str:
@@ -105,93 +134,75 @@ def staged_name(committable: bytes) -> str:
 # -- first phase --------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _OpenPart:
-    file: StagedFile
-    encoder: PartEncoder
-    rows: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _StagedPart:
-    path: str
-    size_bytes: int
-    rows: int
-    checksum: str
-
-
 class _FileWriter(SinkWriter):
     def __init__(self, sink: FileSink, context: WriterContext) -> None:
         check_writable(sink.format, context.record_type)
+        self._store = sink.store
+        self._spool = None if sink.store is None else SpooledParts(sink.store)
         self._folder = sink.path
         self._staging = os.path.join(sink.path, STAGING)
-        self._encoder = ENCODERS[sink.format]
         self._extension = EXTENSIONS[sink.format]
-        self._max_bytes = sink.max_bytes
-        self._type = context.record_type
         self._subtask = context.subtask
         self._prefix = f"{_owner(context.job, context.uid)}{context.attempt}-{context.subtask}"
         self._sequence = 0  #: of staged files of this writer
-        self._open: _OpenPart | None = None
-        self._staged: list[_StagedPart] = []  #: closed since the last prepare
+        self._parts = PartWriter(
+            context.record_type,
+            sink.format,
+            self._new_file if self._spool is None else self._spool.open_file,
+            context.clock,
+            sink.max_bytes,
+            sink.max_age_s,
+            sink.partition_by,
+        )
 
-    def write(self, batch: Batch) -> None:
-        if len(batch) == 0:
-            return
-        if self._open is None:
-            self._open = self._new_part()
-        self._open.encoder.write(batch)
-        self._open.rows += len(batch)
-        if self._open.encoder.size_bytes() >= self._max_bytes:
-            self._close_part()
-
-    def _new_part(self) -> _OpenPart:
-        make_folder(self._staging)
+    def _new_name(self) -> str:
         # The nonce: a job that is started anew counts its attempts from one again, and its names must not meet those of
         # old.
         name = f"{self._prefix}-{self._sequence}-{secrets.token_hex(4)}.{self._extension}"
         self._sequence += 1
-        file = StagedFile(os.path.join(self._staging, name))
-        return _OpenPart(file, self._encoder(file, self._type))
+        return name
 
-    def _close_part(self) -> None:
-        part = self._open
-        if part is None:
-            return
-        part.encoder.finish()
-        part.file.sync()
-        part.file.close()
-        self._staged.append(_StagedPart(part.file.path, part.file.size_bytes, part.rows, part.file.checksum()))
-        self._open = None
+    def _new_file(self) -> StagedFile:
+        make_folder(self._staging)
+        return StagedFile(os.path.join(self._staging, self._new_name()))
+
+    def write(self, batch: Batch) -> None:
+        self._parts.write(batch)
 
     def flush(self) -> None:
-        if self._open is not None:
-            self._open.file.flush()
+        self._parts.flush()
 
     def prepare(self, checkpoint: CheckpointId) -> list[bytes]:
         # 1. Durable under the staged names.
-        self._close_part()
-        if not self._staged:
+        parts = self._parts.take()
+        if not parts:
             return []
-        sync_folder(self._staging)
+        if self._spool is None:
+            sync_folder(self._staging)
         # 2. Named for whoever commits.
-        committables = [
+        return [self._committable(checkpoint, number, part) for number, part in enumerate(parts)]
+
+    def _committable(self, checkpoint: CheckpointId, number: int, part: StagedPart) -> bytes:
+        name = part_name(checkpoint, self._subtask, number, self._extension)
+        staged, final = part.path, os.path.join(self._folder, part.folder, name)
+        if self._spool is not None:
+            staged, final = f"{STAGING}/{self._new_name()}", os.path.join(part.folder, name)
+            self._spool.move(part.path, staged)
+        return msgspec.json.encode(
             FileCommittable(
-                staged=part.path,
-                final=os.path.join(self._folder, part_name(checkpoint, self._subtask, number, self._extension)),
+                staged=staged,
+                final=final,
                 size_bytes=part.size_bytes,
                 rows=part.rows,
                 checksum=part.checksum,
+                store=msgspec.UNSET if self._store is None else self._store.location,
             )
-            for number, part in enumerate(self._staged)
-        ]
-        self._staged = []
-        return [msgspec.json.encode(committable) for committable in committables]
+        )
 
     def close(self) -> None:
-        if self._open is not None:
-            self._open.file.close()
-            self._open = None
+        self._parts.abandon()
+        if self._spool is not None:
+            self._spool.close()
 
 
 def part_name(checkpoint: int, subtask: int, number: int, extension: str) -> str:
@@ -220,12 +231,16 @@ class FileCommitter(Committer):
                 f"A committable of the file sink has version {part.version}, this release reads {FORMAT_VERSION}. "
                 "Nothing is lost: start the job with the release that wrote it."
             )
+        if part.store:
+            outcome, reason = publish(open_store(part.store), part)
+            return self._lost(reason) if outcome is CommitOutcome.LOST else outcome
         try:
             found = os.stat(part.staged).st_size
         except FileNotFoundError:
             return self._without_staged_file(part)
         if found != part.size_bytes:
             return self._lost(f"{part.staged} has {found} bytes, but {part.size_bytes} were prepared.")
+        make_folder(os.path.dirname(part.final))
         try:
             _link(part.staged, part.final)  # 3
         except FileExistsError:
@@ -301,21 +316,23 @@ def sweep_staging(
     stay, and files of later attempts: a driver that was stopped and wakes up behind a newer one comes by here.
     """
     staging = os.path.join(local_path(path), STAGING)
-    owner = _owner(job, uid)
     removed = []
     with contextlib.suppress(FileNotFoundError):
         for name in sorted(os.listdir(staging)):
-            if name.startswith(owner) and name not in keep_names and _is_before(before, name[len(owner) :]):
+            if is_left_over(name, job, uid, before, keep_names):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(staging, name))
                 removed.append(name)
     return removed
 
 
-def _is_before(attempt: AttemptId, rest: str) -> bool:
-    """Whether a staged file, by what follows its owner in its name, is of an earlier attempt."""
-    found = _ATTEMPT.match(rest)
-    return found is not None and (int(found[1]), int(found[2])) < (attempt.generation, attempt.number)
+def is_left_over(name: str, job: str, uid: str, before: AttemptId, keep_names: Collection[str]) -> bool:
+    """Whether a staged file is one of this sink, of an earlier attempt, that nobody will commit."""
+    owner = _owner(job, uid)
+    if not name.startswith(owner) or name in keep_names:
+        return False
+    found = _ATTEMPT.match(name[len(owner) :])
+    return found is not None and (int(found[1]), int(found[2])) < (before.generation, before.number)
 
 
 def _owner(job: str, uid: str) -> str:
