@@ -27,7 +27,7 @@ STEPS = [SLOT_POINTS[i : i + 2] for i in range(0, len(SLOT_POINTS), 2)]
 BACKENDS = [("hashmap", False), ("rocksdb", True), ("hashmap", True), ("rocksdb", False), ("rocksdb", True)]
 
 
-@pytest.mark.parametrize(("points", "backend"), zip(STEPS, BACKENDS, strict=True), ids=str)
+@pytest.mark.parametrize(("points", "backend"), list(zip(STEPS, BACKENDS, strict=True)), ids=str)
 def test_a_worker_killed_at_a_step_of_the_protocol_changes_nothing(
     points: tuple[str, ...], backend: tuple[str, bool], tmp_path: Path, spark_session: SparkSession
 ) -> None:
