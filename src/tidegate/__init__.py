@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from tidegate.connectors.file_sink import FileSink
     from tidegate.connectors.files_source import Files
     from tidegate.connectors.generator import DataGenerator
+    from tidegate.connectors.kafka_records import BadRecord, KafkaRecord
+    from tidegate.connectors.kafka_sink import KafkaSink
+    from tidegate.connectors.kafka_source import KafkaSource
     from tidegate.connectors.print_sink import PrintSink
     from tidegate.connectors.sequence import NumberSequence
     from tidegate.connectors.socket import SocketText
@@ -104,6 +107,10 @@ _HOMES = {
     "FileSink": "tidegate.connectors.file_sink",
     "Files": "tidegate.connectors.files_source",
     "DataGenerator": "tidegate.connectors.generator",
+    "BadRecord": "tidegate.connectors.kafka_records",
+    "KafkaRecord": "tidegate.connectors.kafka_records",
+    "KafkaSink": "tidegate.connectors.kafka_sink",
+    "KafkaSource": "tidegate.connectors.kafka_source",
     "PrintSink": "tidegate.connectors.print_sink",
     "NumberSequence": "tidegate.connectors.sequence",
     "SocketText": "tidegate.connectors.socket",
@@ -127,6 +134,7 @@ _HOMES = {
 __all__ = [
     "AggregateFunction",
     "AggregatingState",
+    "BadRecord",
     "BroadcastContext",
     "BroadcastProcessFunction",
     "BroadcastState",
@@ -151,6 +159,9 @@ __all__ = [
     "JobClient",
     "JobFailed",
     "JobStatus",
+    "KafkaRecord",
+    "KafkaSink",
+    "KafkaSource",
     "KeyedBatchFunction",
     "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",

@@ -112,7 +112,7 @@ class TextEncoder(PartEncoder):
 
 class JsonLinesEncoder(PartEncoder):
     def write(self, batch: Batch) -> None:
-        self._file.write(_json.encode_lines(batch.rows()))
+        self._file.write(json_encoder.encode_lines(batch.rows()))
 
 
 class CsvEncoder(PartEncoder):
@@ -193,7 +193,7 @@ def _plain(value: Any) -> Any:
     )
 
 
-_json = msgspec.json.Encoder(enc_hook=_plain)
+json_encoder = msgspec.json.Encoder(enc_hook=_plain)
 
 
 def _csv_text(value: Any) -> str:
@@ -208,7 +208,7 @@ def _csv_text(value: Any) -> str:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, dict | list | tuple) or dataclasses.is_dataclass(value):
-        return _json.encode(value).decode()
+        return json_encoder.encode(value).decode()
     return str(value)
 
 

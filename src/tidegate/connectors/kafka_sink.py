@@ -1,0 +1,353 @@
+"""Kafka topics as a sink: exactly-once with transactions, or at-least-once. Executor.
+
+Exactly-once: the writer keeps the records of an epoch and hands them to the checkpoint; the committer writes them, with a
+marker, in one transaction (kafka_epochs.py). So records travel twice, and appear with their checkpoint. A reader must use
+isolation.level=read_committed.
+
+At-least-once: the writer sends at once, and `flush` waits until the brokers have it all. Records appear at once; after a
+failure some come again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Union
+
+import msgspec
+
+from tidegate.batch import Batch
+from tidegate.connectors.contract import CommitOutcome, Committer, Sink, SinkWriter, WriterContext
+from tidegate.connectors.kafka_client import METADATA_S, KafkaConnection, Options, Trouble, kafka, partitions_of
+from tidegate.connectors.kafka_epochs import (
+    FORMAT_VERSION,
+    Epoch,
+    EpochRecord,
+    FencedProducer,
+    Marker,
+    MarkerBlocked,
+    decode_epoch,
+    encode_epoch,
+    first_marker,
+    marker_key,
+)
+from tidegate.connectors.kafka_records import Encode, KeyOf, encoder, key_encoder
+from tidegate.durations import Duration, seconds
+from tidegate.errors import ConfigurationError, ConnectorError, TidegateError
+from tidegate.ids import CheckpointId
+
+log = logging.getLogger("tidegate.kafka")
+
+Topic = Union[str, Callable[[Any], str]]
+
+MARKERS = "__tidegate_epochs"
+_WAIT_S = 30.0  #: for a transaction's steps; then the commit is tried again
+_DEFAULT_MESSAGE_BYTES = 1_000_000
+_OVERHEAD_BYTES = 512  #: of a message, at the most that is usual
+_EPOCH_BYTES = 64 << 20
+
+
+class KafkaSink(Sink):
+    """Writes a stream to a topic.
+
+    :param servers: "host:port", or several with commas.
+    :param topic: its name, or a function from the record to a name.
+    :param value: "json", "text", "bytes", or a function from the record to bytes.
+    :param key: a column's name or place, or a function; bytes stay, str becomes UTF-8, anything else JSON. None: no key.
+    :param partition: a function from the record to a partition; None: by the key, as Java's clients do.
+    :param headers: a function from the record to [(name, bytes)].
+    :param guarantee: "exactly-once" or "at-least-once".
+    :param transaction_timeout: how long the brokers keep a transaction open whose writer is gone. Readers wait that long;
+        nothing is lost by it.
+    :param markers: the compacted topic, made when it is not there, that says which epochs were committed.
+    :param max_epoch_bytes: what one subtask may take between two checkpoints.
+    :param options: settings of librdkafka, or a function that returns them.
+    """
+
+    def __init__(
+        self,
+        servers: str,
+        topic: Topic,
+        *,
+        value: Encode = "json",
+        key: KeyOf = None,
+        partition: Callable[[Any], int] | None = None,
+        headers: Callable[[Any], list[tuple[str, bytes]]] | None = None,
+        guarantee: str = "exactly-once",
+        transaction_timeout: Duration = "60s",
+        markers: str = MARKERS,
+        max_epoch_bytes: int = _EPOCH_BYTES,
+        options: Options | None = None,
+    ) -> None:
+        if guarantee not in ("exactly-once", "at-least-once"):
+            raise ConfigurationError(f'guarantee is "exactly-once" or "at-least-once"; got {guarantee!r}.')
+        if not callable(topic) and not (isinstance(topic, str) and topic):
+            raise ConfigurationError(f"topic must be a name or a function; got {topic!r}.")
+        self.connection = KafkaConnection(servers, options)
+        self.topic = topic
+        self.value = value
+        self.key = key
+        self.partition = partition
+        self.headers = headers
+        self.guarantee = guarantee  # type: ignore[misc]
+        self.transaction_timeout_ms = int(seconds(transaction_timeout, "transaction_timeout") * 1000)
+        self.markers = markers
+        self.max_epoch_bytes = max_epoch_bytes
+        encoder(value)  # refuses what there is not, before anything runs
+
+    def __repr__(self) -> str:
+        return f"<KafkaSink {self.target} at {self.connection.servers}>"
+
+    @property
+    def target(self) -> str:
+        return "topics by record" if callable(self.topic) else self.topic
+
+    @property
+    def what(self) -> str:
+        return f"The Kafka sink to {self.target}"
+
+    def writer(self, context: WriterContext) -> SinkWriter:
+        return _EpochWriter(self, context) if self.guarantee == "exactly-once" else _SendingWriter(self, context)
+
+    def committer(self, context: WriterContext) -> Committer | None:
+        return KafkaCommitter(self) if self.guarantee == "exactly-once" else None
+
+
+class _Encoding:
+    """Records as messages of a size that the topic takes. A message that is too large is refused here: in a checkpoint it
+    could never be committed."""
+
+    def __init__(self, sink: KafkaSink, context: WriterContext, trouble: Trouble) -> None:
+        self._sink = sink
+        self._value = encoder(sink.value)
+        self._key = key_encoder(sink.key, context.record_type)
+        self._limit = int(sink.connection.option("message.max.bytes", _DEFAULT_MESSAGE_BYTES))
+        if isinstance(sink.topic, str):
+            self._limit = min(self._limit, _topic_limit(sink.connection, sink.topic, trouble))
+
+    def messages(self, batch: Batch) -> list[tuple[str, int, bytes | None, bytes, int, list[tuple[str, bytes]]]]:
+        sink, value_of, key_of = self._sink, self._value, self._key
+        stamps = [0] * len(batch) if batch.timestamps is None else [max(0, int(stamp)) for stamp in batch.timestamps]
+        made = []
+        for record, stamp in zip(batch.rows(), stamps, strict=True):
+            topic = sink.topic(record) if callable(sink.topic) else sink.topic
+            partition = -1 if sink.partition is None else sink.partition(record)
+            value, key = value_of(record), key_of(record)
+            headers = [] if sink.headers is None else sink.headers(record)
+            if len(value) + len(key or b"") + _OVERHEAD_BYTES > self._limit:
+                raise ConfigurationError(
+                    f"{sink.what}: a record is {len(value)} bytes long as a message, and {topic!r} takes messages of at most "
+                    f"{self._limit} bytes. Make records smaller, or raise max.message.bytes of the topic and message.max.bytes "
+                    "in options."
+                )
+            made.append((topic, partition, key, value, stamp, headers))
+        return made
+
+
+def _topic_limit(connection: KafkaConnection, topic: str, trouble: Trouble) -> int:
+    """Also the look whether the topic is there."""
+    from confluent_kafka.admin import ConfigResource, ResourceType
+
+    admin = connection.admin(trouble)
+    partitions_of(admin, [topic], trouble)
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    try:
+        return int(admin.describe_configs([resource])[resource].result(METADATA_S)["max.message.bytes"].value)
+    except kafka().KafkaException:  # a user may have no right to look
+        return _DEFAULT_MESSAGE_BYTES
+
+
+# -- exactly-once -----------------------------------------------------------------------------------------------------
+
+
+class _EpochWriter(SinkWriter):
+    def __init__(self, sink: KafkaSink, context: WriterContext) -> None:
+        self._sink = sink
+        self._context = context
+        trouble = Trouble(sink.connection, sink.what)
+        self._encoding = _Encoding(sink, context, trouble)
+        key = marker_key(context.incarnation, context.uid, context.subtask)
+        try:
+            self._marker = first_marker(
+                sink.connection,
+                sink.markers,
+                key,
+                context.job,
+                context.attempt,
+                sink.transaction_timeout_ms,
+                trouble,
+                _WAIT_S,
+            )
+        except (kafka().KafkaException, MarkerBlocked) as error:
+            raise trouble.in_words("begin", error) from None
+        self._after = self._marker.checkpoint
+        self._topics: dict[str, int] = {}
+        self._records: list[EpochRecord] = []
+        self._bytes = 0
+
+    def write(self, batch: Batch) -> None:
+        topics, records = self._topics, self._records
+        for topic, *rest in self._encoding.messages(batch):
+            place = topics.setdefault(topic, len(topics))
+            records.append((place, *rest))  # type: ignore[arg-type]
+            self._bytes += len(rest[2]) + len(rest[1] or b"") + 32  # type: ignore[arg-type]
+        if self._bytes > self._sink.max_epoch_bytes:
+            raise ConnectorError(
+                f"{self._sink.what}, subtask {self._context.subtask}, has taken {self._bytes} bytes since the last checkpoint, "
+                f"and keeps at most {self._sink.max_epoch_bytes}: they are part of the checkpoint until they are committed. "
+                "Checkpoint more often, give the sink a higher parallelism, or raise max_epoch_bytes."
+            )
+
+    def prepare(self, checkpoint: CheckpointId) -> list[bytes]:
+        if not self._records:
+            return []
+        epoch = Epoch(
+            version=FORMAT_VERSION,
+            job=self._context.job,
+            incarnation=self._context.incarnation,
+            uid=self._context.uid,
+            subtask=self._context.subtask,
+            attempt=self._context.attempt,
+            checkpoint=checkpoint,
+            born=self._marker.born,
+            after=self._after,
+            topics=list(self._topics),
+            records=self._records,
+        )
+        self._after, self._topics, self._records, self._bytes = checkpoint, {}, [], 0
+        return [encode_epoch(epoch)]
+
+
+class KafkaCommitter(Committer):
+    """Writes epochs, each in one transaction. Needs nothing but the committables and a way to the brokers."""
+
+    version = FORMAT_VERSION
+
+    def __init__(self, sink: KafkaSink) -> None:
+        self._sink = sink
+        self._trouble = Trouble(sink.connection, sink.what)
+        self._fenced: dict[str, FencedProducer] = {}  #: by marker key; as long as nobody fences us
+
+    def commit(self, committables: list[bytes]) -> list[CommitOutcome]:
+        outcomes: dict[int, CommitOutcome] = {}
+        by_key: dict[str, list[tuple[int, Epoch]]] = {}
+        for place, data in enumerate(committables):
+            try:
+                epoch = decode_epoch(data)
+            except msgspec.MsgspecError as error:
+                outcomes[place] = self._lost(f"A committable of the Kafka sink cannot be read ({error}).")
+                continue
+            by_key.setdefault(epoch.key, []).append((place, epoch))
+        for key, epochs in by_key.items():
+            epochs.sort(key=lambda item: item[1].checkpoint)
+            for place, epoch in epochs:
+                outcomes[place] = outcome = self._commit(key, epoch)
+                if outcome in (CommitOutcome.RETRY, CommitOutcome.LOST):  # later ones must wait for it
+                    outcomes |= {later: outcome for later, _ in epochs if later not in outcomes}
+                    break
+        return [outcomes[place] for place in range(len(committables))]
+
+    def _commit(self, key: str, epoch: Epoch) -> CommitOutcome:
+        sink = self._sink
+        try:
+            if key not in self._fenced:
+                self._fenced[key] = FencedProducer(
+                    sink.connection, sink.markers, key, sink.transaction_timeout_ms, self._trouble, _WAIT_S
+                )
+            fenced = self._fenced[key]
+            marker = fenced.marker
+            if marker is None or marker.born != epoch.born or marker.checkpoint < min(epoch.after, epoch.checkpoint):
+                return self._lost(_no_evidence(sink, epoch, marker))
+            if marker.checkpoint >= epoch.checkpoint:
+                return CommitOutcome.ALREADY_DONE
+            messages = ((epoch.topics[place], *rest) for place, *rest in epoch.records)
+            fenced.commit(messages, Marker(epoch.born, epoch.checkpoint, epoch.job, epoch.attempt))
+            return CommitOutcome.DONE
+        except (kafka().KafkaException, MarkerBlocked) as error:
+            # Nobody knows what became of it. The next try fences this producer, and then the marker tells.
+            self._drop(key)
+            told = self._trouble.in_words(f"commit the epoch of checkpoint {epoch.checkpoint}", error)
+            if isinstance(told, ConfigurationError) or _is_too_large(error):
+                raise _permanent(told) from None
+            log.warning("%s; it is tried again", told)
+            return CommitOutcome.RETRY
+
+    def _drop(self, key: str) -> None:
+        fenced = self._fenced.pop(key, None)
+        if fenced is not None:
+            fenced.close()
+
+    def _lost(self, reason: str) -> CommitOutcome:
+        self.lost_reason = reason
+        return CommitOutcome.LOST
+
+    def close(self) -> None:
+        for key in list(self._fenced):
+            self._drop(key)
+
+
+def _is_too_large(error: Exception) -> bool:
+    cause = error.args[0] if error.args else None
+    return isinstance(cause, kafka().KafkaError) and cause.code() == kafka().KafkaError.MSG_SIZE_TOO_LARGE
+
+
+def _permanent(told: TidegateError) -> ConfigurationError:
+    return told if isinstance(told, ConfigurationError) else ConfigurationError(told.message, **told.context)
+
+
+def _no_evidence(sink: KafkaSink, epoch: Epoch, marker: Marker | None) -> str:
+    found = "there is none" if marker is None else f"it says checkpoint {marker.checkpoint}, born {marker.born}"
+    return (
+        f"The topic {sink.markers!r} must hold a marker {epoch.key!r} of checkpoint {epoch.after} or later, born {epoch.born}; "
+        f"{found}. It was deleted or made anew, so nobody can tell whether the {len(epoch.records)} records of checkpoint "
+        f"{epoch.checkpoint} are in {', '.join(epoch.topics)} already. Compare the topic with the job's input, then start from "
+        "a savepoint of your choice, or anew."
+    )
+
+
+# -- at-least-once ----------------------------------------------------------------------------------------------------
+
+
+class _SendingWriter(SinkWriter):
+    def __init__(self, sink: KafkaSink, context: WriterContext) -> None:
+        self._sink = sink
+        self._trouble = Trouble(sink.connection, sink.what)
+        self._encoding = _Encoding(sink, context, self._trouble)
+        self._failed: Any = None
+        self._producer = sink.connection.producer(
+            self._trouble,
+            enable_idempotence=True,
+            linger_ms=sink.connection.option("linger.ms", 5),
+            partitioner=sink.connection.option("partitioner", "murmur2_random"),
+        )
+
+    def write(self, batch: Batch) -> None:
+        produce = self._producer.produce
+        for topic, partition, key, value, stamp, headers in self._encoding.messages(batch):
+            while True:
+                try:
+                    produce(topic, value, key, partition, self._delivered, timestamp=stamp, headers=headers or None)
+                    break
+                except BufferError:  # the client's queue is full: this is the back-pressure
+                    self._producer.poll(0.1)
+                    self._check()
+        self._producer.poll(0)
+        self._check()
+
+    def flush(self) -> None:
+        while self._producer.flush(1.0):
+            self._check()
+        self._check()
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self._failed = self._failed or error
+
+    def _check(self) -> None:
+        self._trouble.raise_if_refused("write")
+        if self._failed is not None:
+            raise self._trouble.in_words("write", kafka().KafkaException(self._failed))
+
+    def close(self) -> None:
+        self._producer.purge()
+        self._producer.poll(0)

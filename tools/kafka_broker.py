@@ -1,0 +1,230 @@
+"""A Kafka broker on this machine: KRaft, one node, loopback only. For tests and for trying things out.
+
+    python tools/kafka_broker.py start FOLDER     prints the address when it answers; does nothing if it runs already
+    python tools/kafka_broker.py stop FOLDER
+
+The jars come from Maven Central with the Ivy that PySpark brings along, in the release that is pinned here, and each must have
+the checksum in tools/kafka.sha256. They are kept in a cache folder of the user, so they are fetched once for a machine.
+`TIDEGATE_CACHE` names another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+VERSION = "4.1.2"
+TOOLS = Path(__file__).resolve().parent
+USER, PASSWORD = "tide", "gate"  #: of the listener with a password
+START_S = 90.0
+STOP_S = 30.0
+_SETTINGS = """
+node.id=1
+process.roles=broker,controller
+listeners=PLAIN://127.0.0.1:{port},LOGIN://127.0.0.1:{login_port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAIN://127.0.0.1:{port},LOGIN://127.0.0.1:{login_port}
+listener.security.protocol.map=PLAIN:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_PLAINTEXT
+inter.broker.listener.name=PLAIN
+controller.listener.names=CONTROLLER
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+listener.name.login.sasl.enabled.mechanisms=PLAIN
+listener.name.login.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+    user_{user}="{password}";
+log.dirs={data}
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=2
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+transaction.abort.timed.out.transaction.cleanup.interval.ms=500
+transaction.max.timeout.ms=900000
+group.initial.rebalance.delay.ms=0
+num.network.threads=2
+num.io.threads=4
+log.cleaner.dedupe.buffer.size=8388608
+log.segment.bytes=67108864
+"""
+
+
+def cache_folder() -> Path:
+    root = os.environ.get("TIDEGATE_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tidegate"
+    )
+    return Path(root) / f"kafka-{VERSION}"
+
+
+def java() -> str:
+    home = subprocess.run(["sh", str(TOOLS / "java.sh")], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    return f"{home}/bin/java"
+
+
+def jars() -> Path:
+    """The folder with Kafka's jars; fetched when it is not there.
+
+    :raises RuntimeError: when they cannot be had, or are not the ones that are pinned.
+    """
+    folder = cache_folder()
+    if (folder / ".complete").exists():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as fresh:
+        fetch(Path(fresh) / "jars", Path(fresh) / "ivy")
+        check(Path(fresh) / "jars")
+        (Path(fresh) / "jars" / ".complete").touch()
+        with contextlib.suppress(OSError):  # another process was quicker
+            os.rename(Path(fresh) / "jars", folder)
+    return folder
+
+
+def fetch(into: Path, scratch: Path) -> None:
+    import pyspark
+
+    (ivy,) = Path(pyspark.__file__).parent.glob("jars/ivy-*.jar")
+    print(f"kafka: fetching release {VERSION} (about 40 MB)", file=sys.stderr)
+    done = subprocess.run(
+        [java(), "-jar", str(ivy), "-cache", str(scratch), "-types", "jar", "bundle", "-confs", "default",
+         "-dependency", "org.apache.kafka", "kafka_2.13", VERSION,
+         "-retrieve", f"{into}/[artifact]-[revision](-[classifier]).[ext]"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    if done.returncode != 0 or not into.is_dir():
+        raise RuntimeError(f"Kafka {VERSION} could not be fetched; is the registry reachable?\n{done.stdout[-2000:]}")
+
+
+def check(folder: Path) -> None:
+    wanted = dict(line.split()[::-1] for line in (TOOLS / "kafka.sha256").read_text().splitlines())
+    found = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.glob("*.jar")}
+    if found != wanted:
+        odd = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
+        raise RuntimeError(f"these jars of Kafka {VERSION} are not the ones in tools/kafka.sha256: {', '.join(odd)}")
+
+
+class Broker:
+    """One broker, with its data in `folder`. The ports stay the same over restarts."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self._state = self.folder / "broker.json"
+        if not self._state.exists():
+            self._format()
+        known = json.loads(self._state.read_text())
+        self.address = f"127.0.0.1:{known['port']}"
+        self.login_address = f"127.0.0.1:{known['login_port']}"
+        self._port = known["port"]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def _format(self) -> None:
+        data = self.folder / "data"
+        if data.exists():
+            shutil.rmtree(data)
+        data.mkdir(parents=True)
+        ports = dict(zip(("port", "login_port", "controller_port"), free_ports(3)))
+        settings = _SETTINGS.format(**ports, data=data, user=USER, password=PASSWORD)
+        (self.folder / "server.properties").write_text(settings)
+        self._run("kafka.tools.StorageTool", "format", "-t", "VGlkZWdhdGVUaWRlZ2F0ZQ", "-c", "server.properties").wait(
+            60
+        )
+        self._state.write_text(json.dumps(ports))
+
+    def _run(self, main: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with open(self.folder / "output.log", "ab") as output:
+            return subprocess.Popen(
+                [java(), "-Xmx256m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars()}/*",
+                 main, *arguments],
+                cwd=self.folder, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+
+    def start(self) -> Broker:
+        self._process = self._run("kafka.Kafka", "server.properties")
+        (self.folder / "pid").write_text(str(self._process.pid))
+        deadline = time.monotonic() + START_S
+        while not self.answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"Kafka did not start:\n{(self.folder / 'output.log').read_text()[-3000:]}")
+            time.sleep(0.1)
+        return self
+
+    def answers(self) -> bool:
+        """A socket that accepts is not enough: the broker must know its own topics."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        try:
+            socket.create_connection(("127.0.0.1", self._port), 1).close()
+            admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+            return bool(admin.list_topics(timeout=5).brokers)
+        except (OSError, KafkaException):
+            return False
+
+    def kill(self) -> None:
+        """kill -9: nothing is said to anybody."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def pause(self) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is None:
+            return
+        os.kill(self._process.pid, number)
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+
+def free_ports(count: int) -> Iterator[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        ports = [each.getsockname()[1] for each in sockets]
+    return iter(ports)
+
+
+def running_pid(folder: Path) -> int | None:
+    try:
+        pid = int((folder / "pid").read_text())
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (OSError, ValueError):
+        return None
+    return pid if b"kafka.Kafka" in command else None
+
+
+def main(command: str, folder: str) -> None:
+    path = Path(folder)
+    pid = running_pid(path)
+    if command == "start":
+        path.mkdir(parents=True, exist_ok=True)
+        print((Broker(path) if pid else Broker(path).start()).address)
+    elif command == "stop" and pid:
+        os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_S
+        while running_pid(path) and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
