@@ -52,8 +52,9 @@ mutants: java $(READY) ## plant named faults in the protocol; the tests must cat
 setup: java $(READY) ## the set-up alone
 
 # Where they cannot be had the tests that need them fail, and say so; the others run.
-services-installed:
+services-installed: java $(READY)
 	-@sh tools/services.sh
+	-@$(PYTHON) tools/kafka_broker.py fetch
 
 java:
 	@sh tools/java.sh >/dev/null

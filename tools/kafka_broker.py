@@ -1,5 +1,6 @@
 """A Kafka broker on this machine: KRaft, one node, loopback only. For tests and for trying things out.
 
+    python tools/kafka_broker.py fetch            gets the jars, if they are not there yet
     python tools/kafka_broker.py start FOLDER     prints the address when it answers; does nothing if it runs already
     python tools/kafka_broker.py stop FOLDER
 
@@ -213,7 +214,10 @@ def running_pid(folder: Path) -> int | None:
     return pid if b"kafka.Kafka" in command else None
 
 
-def main(command: str, folder: str) -> None:
+def main(command: str, folder: str = "") -> None:
+    if command == "fetch":
+        jars()
+        return
     path = Path(folder)
     pid = running_pid(path)
     if command == "start":
