@@ -15,6 +15,7 @@ from tidegate.durations import Duration, seconds
 from tidegate.errors import ConfigurationError
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import SlotId
+from tidegate.notebook import job_html
 from tidegate.protocol.checkpointing import StopMode
 from tidegate.wire.handshake import Hello
 
@@ -152,6 +153,13 @@ class JobClient:
         request = savepoint_request(directory, self._savepoint_dir, format, stop, limit)
         self._execution.request_savepoint(request)
         return request.future
+
+    def __repr__(self) -> str:
+        return f"<job {self.name}: {self.status.value}{f', {self.url}' if self.url else ''}>"
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it."""
+        return job_html(self.name, self.url, self.plan, self.view.snapshot())
 
     def checkpoints(self) -> list[CheckpointStatistics]:
         """The newest last."""

@@ -120,7 +120,8 @@ def listen(address: str, port: int | None) -> socket.socket:
     except OSError as error:
         raise ConfigurationError(f"rest.bind-address: {address} is no address of this machine: {error}") from error
     for candidate in candidates:
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        # With the protocol named, asyncio sends at once (TCP_NODELAY); else each answer waits 40 ms for an acknowledgement.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             # A port that a driver has just left may be taken at once; one that is in use is refused all the same.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,0 +1,117 @@
+"""A job in a notebook: it shows itself in every state, escapes what it shows, and an interrupt while waiting cancels it."""
+
+from __future__ import annotations
+
+import threading
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from cli_kit import planned_sums
+from rest_kit import lived
+
+from tidegate.client import JobClient
+from tidegate.coordinator.observing import AttemptFailed, JobStatus, JobView, StatusChanged
+from tidegate.ids import AttemptId, AttemptNumber, Generation
+
+VOID = {"br"}
+
+
+class Page(HTMLParser):
+    """Checks that tags are closed in order, and keeps the text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data + " "
+
+
+class ScriptedExecution:
+    """Stands for JobExecution: whoever waits is interrupted once, and a cancel ends the job."""
+
+    def __init__(self) -> None:
+        self.plan = planned_sums()
+        self.ended: Any = None
+        self.canceled = 0
+        self.end_event = self
+        self._interrupts = 1
+        self._event = threading.Event()
+
+    def wait(self, limit: float | None = None) -> bool:
+        if self._interrupts:
+            self._interrupts -= 1
+            raise KeyboardInterrupt
+        return self._event.wait(limit)
+
+    def request_cancel(self) -> None:
+        self.canceled += 1
+        self._event.set()
+
+
+def client(view: JobView) -> JobClient:
+    made = JobClient("sums", ScriptedExecution(), view, None)  # type: ignore[arg-type]
+    made.url = "http://localhost:8081"
+    return made
+
+
+def test_a_running_job_shows_operators_and_checkpoints() -> None:
+    view = JobView()
+    lived(view)
+    page = Page(client(view)._repr_html_())
+    for part in (
+        "sums",
+        "RUNNING",
+        "attempt g1-a2",
+        "1 restarts",
+        "3 checkpoints",
+        "map double",
+        "400",
+        "checkpoint 4 at",
+    ):
+        assert part in page.text
+    (link,) = [attributes for tag, attributes in page.seen if tag == "a"]
+    assert link["href"] == "http://localhost:8081"
+
+
+@pytest.mark.parametrize("status", list(JobStatus))
+def test_every_state_is_shown(status: JobStatus) -> None:
+    view = JobView()
+    view.publish(StatusChanged(status, "", 1.0))
+    assert status.value in Page(client(view)._repr_html_()).text
+    assert repr(client(view)) == f"<job sums: {status.value}, http://localhost:8081>"
+
+
+def test_what_is_shown_is_escaped() -> None:
+    view = JobView()
+    attempt = AttemptId(Generation(1), AttemptNumber(1))
+    view.publish(AttemptFailed(attempt, "<script>alert('x')</script> & more", None, 1.0))
+    view.publish(StatusChanged(JobStatus.FAILED, "", 1.0))
+    html = client(view)._repr_html_()
+    assert "<script" not in html
+    assert "<script>alert('x')</script> & more" in Page(html).text
+
+
+def test_an_interrupt_while_waiting_cancels_where_asked() -> None:
+    view = JobView()
+    patient = client(view)
+    with pytest.raises(KeyboardInterrupt):
+        patient.wait()
+    assert patient._execution.canceled == 0  # type: ignore[attr-defined]
+    eager = client(view)
+    with pytest.raises(KeyboardInterrupt):
+        eager.wait(cancel_on_interrupt=True)
+    assert eager._execution.canceled == 1  # type: ignore[attr-defined]
