@@ -16,6 +16,7 @@ TidegateError
 |-- ConnectorError              a source or sink cannot do its work: unreachable, a bad line, a file that has changed
 |-- StorageError                checkpoint storage does not do what it must (unreachable, full, not shared)
 |   |-- CheckpointDamaged       a stored file is missing, cut short or changed
+|   |-- StateTooLarge           a state that the driver's memory does not take
 |   `-- JobFolderInUse          a run without resume on a folder with history, or resume of a FINISHED job
 |-- Superseded                  a newer driver has taken the job over; this one ends without committing anything
 |-- StoppedByUser               the job was canceled
@@ -92,6 +93,10 @@ class StorageError(TidegateError): ...
 
 
 class CheckpointDamaged(StorageError): ...
+
+
+class StateTooLarge(StorageError):
+    """Fields: operator (its uid), state, size, limit."""
 
 
 class JobFolderInUse(StorageError): ...

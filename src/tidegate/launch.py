@@ -29,7 +29,7 @@ from tidegate.rest.identity import job_id
 from tidegate.rest.keeping import keep_history
 from tidegate.rest.served import ServedJob
 from tidegate.state.backends import BackendSettings
-from tidegate.storage.store import ObjectStore, open_store, write_probe
+from tidegate.storage.store import DRIVER_MEMORY, ObjectStore, check_create, open_store
 from tidegate.task.ports import NoCrashPoints
 from tidegate.task.program import SlotSettings
 from tidegate.wire.control import ToDriver
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidegate")
 
 FIRST_SLOTS_S = 60.0  #: executors of a cluster may need a while to register
-WITHOUT_STORAGE_INLINE_BYTES = 128 << 20
+WITHOUT_STORAGE_STATE_BYTES = 128 << 20  #: only the final checkpoint is taken then; it must fit into a message
 
 
 def launch(env: StreamEnvironment, config: JobConfig) -> JobClient:
@@ -85,12 +85,12 @@ def launch(env: StreamEnvironment, config: JobConfig) -> JobClient:
     if session.sparkContext.master.startswith("local"):
         check_process_limits(count_connections(job.plan))
     await_slots(session, len(job.plan.slots))
+    check_create(store, env.name)
     cluster = SparkCluster(
         session=session,
         plan=job.plan,
         settings=slot_settings(config),
-        storage_uri=config.storage,
-        storage_probe=None if config.storage is None else write_probe(store, env.name),
+        storage_uri=None if keeps_state_in_driver(config) else config.storage,
         crash_points=crash_points,
     )
 
@@ -140,6 +140,11 @@ def open_job_store(config: JobConfig) -> ObjectStore:
     return open_store(config.storage or f"memory://job-{os.getpid()}-{time.monotonic_ns()}")
 
 
+def keeps_state_in_driver(config: JobConfig) -> bool:
+    """Executors cannot reach the storage: all state travels with the acknowledgement."""
+    return config.storage in (None, DRIVER_MEMORY)
+
+
 def slot_settings(config: JobConfig) -> SlotSettings:
     return SlotSettings(
         exactly_once=config.mode == "exactly-once",
@@ -147,16 +152,24 @@ def slot_settings(config: JobConfig) -> SlotSettings:
         inbox_bytes=config.inbox_bytes,
         held_memory_bytes=config.held_memory_bytes,
         held_disk_bytes=config.held_disk_bytes,
-        inline_limit_bytes=config.inline_limit_bytes if config.storage else WITHOUT_STORAGE_INLINE_BYTES,
         log_format=config.log_format,
         state=BackendSettings(
             kind=config.state_backend,
-            # Without a storage there are no checkpoints to share files, but the one at the end, which is inline.
-            incremental=config.storage is not None and config.increments,
+            # Where all state travels to the driver there are no files to share.
+            incremental=config.increments and not keeps_state_in_driver(config),
             memory_bytes=config.rocksdb_memory_bytes,
             folder=config.state_folder,
         ),
+        inline_limit_bytes=config.inline_limit_bytes,
+        asynchronous_snapshots=config.asynchronous_snapshots,
+        state_limit_bytes=state_limit_bytes(config),
     )
+
+
+def state_limit_bytes(config: JobConfig) -> int | None:
+    if config.storage == DRIVER_MEMORY:
+        return config.memory_state_limit_bytes
+    return WITHOUT_STORAGE_STATE_BYTES if config.storage is None else None
 
 
 def check_shippable(graph: LogicalGraph) -> None:
@@ -209,6 +222,9 @@ def materialise_dataframes(plan: JobPlan, config: JobConfig) -> None:
     for operator in plan.operators:
         spec = operator.operator.spec
         if isinstance(spec, SourceSpec) and hasattr(spec.source, "materialise"):
-            if config.storage is None:
-                raise ConfigurationError("from_dataframe needs a storage: call env.checkpointing(storage=...)")
+            if config.storage is None or config.storage == DRIVER_MEMORY:
+                raise ConfigurationError(
+                    "from_dataframe needs a storage that executors can read: call env.checkpointing(storage=...) with "
+                    "file://, s3://, gs://, az:// or hdfs://"
+                )
             spec.source.materialise(config.storage, resume=config.resume is not None)

@@ -125,6 +125,7 @@ class Driver:
         for slot in self.plan.slots:
             self.attempt.slot_connected(slot)
         self.all_say(Ready(0.0))
+        self.storing.run_all()  # the sweep at the start
         return self
 
     def all_say(self, message: Any) -> None:

@@ -1,4 +1,4 @@
-"""Metadata files, naming a checkpoint, retention and orphans."""
+"""Metadata files, naming a checkpoint, and retention."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from tidegate.storage.checkpoints import load_checkpoint, resolve, store_checkpo
 from tidegate.storage.log import CheckpointPointer, JobLog
 from tidegate.storage.metadata import CheckpointMetadata, SlotSnapshot
 from tidegate.storage.paths import JobPaths
-from tidegate.storage.retention import delete_checkpoint, files_in_use, orphans, plan_retention
+from tidegate.storage.retention import delete_checkpoint, files_in_use, plan_retention
 from tidegate.storage.snapshot_file import SnapshotFileWriter, store_snapshot
 from tidegate.storage.store import ObjectStore, open_store
+from tidegate.storage.sweep import after_attempt, orphans
 from tidegate.testing.stores import Corrupt, CountingStore, CutShort, Fail, FlakyStore
 
 PATHS = JobPaths("job")
@@ -195,7 +196,7 @@ def test_a_dropped_checkpoint_goes_and_leaves_the_others_whole(store: ObjectStor
     assert done.failures == ()
     assert set(done.deleted) == {"job/chk-1/g1-a1/_metadata.json", "job/chk-1/g1-a1/slot-1-0.snapshot"}
     assert store.list("job/chk-1") == []
-    assert orphans(store, PATHS, log.last) == []
+    assert orphans(store, PATHS, log, after_attempt(attempt(1))) == []
     for pointer in log.last.retained:
         load_checkpoint(store, pointer)
 
@@ -255,7 +256,7 @@ def test_a_deletion_that_fails_is_reported_and_found_later(store: ObjectStore) -
     assert done.deleted == (dropped.metadata_path,)
     assert len(done.failures) == 1
     assert "slot-1-0.snapshot" in done.failures[0]
-    assert orphans(store, PATHS, log.last) == ["job/chk-1/g1-a1/slot-1-0.snapshot"]
+    assert orphans(store, PATHS, log, after_attempt(attempt(1))) == ["job/chk-1/g1-a1/slot-1-0.snapshot"]
 
 
 def test_deleting_by_metadata_needs_no_listing(store: ObjectStore) -> None:
@@ -267,49 +268,6 @@ def test_deleting_by_metadata_needs_no_listing(store: ObjectStore) -> None:
 
     delete_checkpoint(counting, PATHS, dropped, load_checkpoint(store, dropped), log.last)
     assert counting.calls == {"delete": 1, "delete_many": 1}
-
-
-# -- orphans -------------------------------------------------------------------------------------------------------
-
-
-def test_orphans_are_what_no_retained_checkpoint_refers_to(store: ObjectStore) -> None:
-    log = driver(store)
-    complete(log, store, 1)
-    write(store, 2)  # stored, but never logged
-    store.put(PATHS.probe("x"), b"x")
-    store.put(PATHS.staging(attempt(1), "y"), b"x")
-    store.put(PATHS.input("orders") + "part-0.parquet", b"x")
-    write(store, 9, paths=JobPaths("job2"))
-    assert log.last is not None
-
-    assert orphans(store, PATHS, log.last) == [
-        "job/chk-2/g1-a1/_metadata.json",
-        "job/chk-2/g1-a1/slot-1-0.snapshot",
-        "job/probe/x",
-        "job/staging/g1-a1/y",
-    ]
-
-
-def test_what_is_being_written_is_no_orphan(store: ObjectStore) -> None:
-    log = driver(store)
-    complete(log, store, 1)
-    write(store, 2)  # pending
-    write(store, 2, generation=2)  # by a driver that took over after we read the log
-    write(store, 3)  # aborted
-    assert log.last is not None
-
-    found = orphans(store, PATHS, log.last, pending=[CheckpointId(2)])
-    assert found == ["job/chk-3/g1-a1/_metadata.json", "job/chk-3/g1-a1/slot-1-0.snapshot"]
-
-
-def test_nothing_is_called_an_orphan_while_a_retained_checkpoint_cannot_be_read(store: ObjectStore) -> None:
-    log = driver(store)
-    complete(log, store, 1)
-    complete(log, store, 2)
-    assert log.last is not None
-    store.delete(log.last.retained[0].metadata_path)
-    with pytest.raises(CheckpointDamaged):
-        orphans(store, PATHS, log.last)
 
 
 def test_a_foreign_start_checkpoint_is_in_use(store: ObjectStore) -> None:

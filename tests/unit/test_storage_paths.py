@@ -20,7 +20,8 @@ def test_the_layout_is_what_the_documentation_says() -> None:
     assert paths.metadata(CHECKPOINT, ATTEMPT) == "word.count-2/chk-17/g3-a5/_metadata.json"
     assert paths.slot_file(CHECKPOINT, ATTEMPT, SlotId(1, 0)) == "word.count-2/chk-17/g3-a5/slot-1-0.snapshot"
     assert paths.staging(ATTEMPT, "x") == "word.count-2/staging/g3-a5/x"
-    assert paths.probe("abc") == "word.count-2/probe/abc"
+    assert paths.probe(ATTEMPT) == "word.count-2/probe/g3-a5"
+    assert paths.create_probe == "word.count-2/probe/create"
     assert paths.input("orders") == "word.count-2/input/orders/"
 
 
@@ -53,6 +54,15 @@ def test_a_path_tells_its_checkpoint_and_attempt() -> None:
     assert paths.checkpoint_of(paths.slot_file(CHECKPOINT, ATTEMPT, SlotId(0, 1))) == (CHECKPOINT, ATTEMPT)
     assert paths.attempt_of(paths.metadata(CHECKPOINT, ATTEMPT)) == ATTEMPT
     assert paths.attempt_of(paths.staging(ATTEMPT, "x")) == ATTEMPT
-    for other in (paths.log(1), paths.probe("x"), "job2/chk-17/g3-a5/x", "chk-17/g3-a5/x", "job/chk-x/g3-a5/y"):
+    assert paths.attempt_of(paths.probe(ATTEMPT)) == ATTEMPT
+    assert paths.attempt_of("job/probe/.g3-a5.0123abcd.tmp") == ATTEMPT
+    for other in (
+        paths.log(1),
+        paths.create_probe,
+        "job/probe/g3-a5x",
+        "job2/chk-17/g3-a5/x",
+        "chk-17/g3-a5/x",
+        "job/chk-x/g3-a5/y",
+    ):
         assert paths.checkpoint_of(other) is None
         assert paths.attempt_of(other) is None

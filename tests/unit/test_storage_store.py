@@ -13,14 +13,18 @@ import pyarrow as pa
 import pytest
 
 from tidegate.errors import ConfigurationError, StorageError
+from tidegate.ids import AttemptId, AttemptNumber, Generation
 from tidegate.storage.cloud_store import CloudStore
 from tidegate.storage.local_store import LocalStore
 from tidegate.storage.memory_store import MemoryStore
 from tidegate.storage.store import (
     ObjectStore,
     StorageNotFound,
+    check_create,
+    is_temporary,
     open_store,
     read_probe,
+    temporary_name,
     without_credentials,
     write_probe,
 )
@@ -386,14 +390,24 @@ def test_a_forbidden_place_says_so(tmp_path: Path) -> None:
 # -- probes --------------------------------------------------------------------------------------------------------
 
 
+ATTEMPT = AttemptId(Generation(3), AttemptNumber(5))
+
+
 def test_an_executor_that_shares_the_storage_sees_the_probe(store: ObjectStore) -> None:
-    read_probe(store, write_probe(store, "job"))
+    write_probe(store, "job", ATTEMPT)
+    read_probe(store, "job", ATTEMPT)
 
 
 def test_an_executor_with_its_own_disk_is_told_that_the_storage_is_not_shared(tmp_path: Path) -> None:
-    path = write_probe(LocalStore(str(tmp_path / "driver")), "job")
+    write_probe(LocalStore(str(tmp_path / "driver")), "job", ATTEMPT)
     with pytest.raises(StorageError, match="is not shared"):
-        read_probe(LocalStore(str(tmp_path / "executor")), path)
+        read_probe(LocalStore(str(tmp_path / "executor")), "job", ATTEMPT)
+
+
+def test_the_probe_of_another_attempt_proves_nothing(store: ObjectStore) -> None:
+    write_probe(store, "job", AttemptId(Generation(3), AttemptNumber(4)))
+    with pytest.raises(StorageError, match="is not shared"):
+        read_probe(store, "job", ATTEMPT)
 
 
 class _OverwritingStore(CountingStore):
@@ -406,11 +420,40 @@ class _OverwritingStore(CountingStore):
 
 def test_a_server_that_ignores_the_condition_is_refused() -> None:
     with pytest.raises(StorageError, match="overwrites an object"):
-        write_probe(_OverwritingStore(MemoryStore("ignores")), "job")
+        check_create(_OverwritingStore(MemoryStore("ignores")), "job")
 
 
-def test_a_probe_whose_answer_was_lost_still_proves_the_storage() -> None:
+def test_a_store_that_creates_only_once_is_accepted_again_and_again(store: ObjectStore) -> None:
+    check_create(store, "job")
+    check_create(store, "job")
+
+
+def test_a_check_whose_answer_was_lost_can_be_repeated() -> None:
     store = FlakyStore(MemoryStore("lost-probe"), [Fail("create", after_effect=True)])
     with pytest.raises(StorageError, match="is lost"):
-        write_probe(store, "job")
-    read_probe(store, write_probe(store, "job"))
+        check_create(store, "job")
+    check_create(store, "job")
+
+
+# -- folders and what killed writers leave -------------------------------------------------------------------------
+
+
+def test_folders_are_named_without_what_lies_deeper(store: ObjectStore) -> None:
+    for path in ("job/log/2", "job/chk-1/g1-a1/x", "job/chk-10/g1-a1/x", "job2/log/1", "job/file"):
+        store.put(path, b"x")
+
+    assert store.folders("job") == store.folders("job/") == ["chk-1", "chk-10", "log"]
+    assert store.folders("") == ["job", "job2"]
+    assert store.folders("nothing") == []
+
+
+def test_what_a_killed_writer_left_is_listed_and_recognised(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    store.put("job/log/00000001.json", b"x")
+    (tmp_path / "job/log" / temporary_name("00000002.json")).write_bytes(b"half")
+
+    (left,) = store.temporary_files("job/log/")
+
+    assert is_temporary(left)
+    assert left in store.list("job")
+    assert store.temporary_files("nothing") == []

@@ -39,7 +39,8 @@ OPTIONS = (
     Option("execution.checkpointing.interval", "interval_s", read.duration, "none: no checkpoints",
            "time from one checkpoint's start to the next; at least 10 ms"),
     Option("execution.checkpointing.dir", "storage", read.word, "none",
-           "where checkpoints and the job's log are kept: file:///..., s3://..., gs://..., az://...",
+           "where checkpoints and the job's log are kept: file:///..., s3://..., gs://..., az://..., hdfs://..., or memory "
+           "(the driver's)",
            ("state.checkpoints.dir",)),
     Option("execution.checkpointing.mode", "mode", read.mode, "EXACTLY_ONCE",
            "EXACTLY_ONCE, or AT_LEAST_ONCE: nothing is held back, some records may count twice after a failure"),
@@ -127,6 +128,10 @@ OPTIONS = (
            "memory of a slot for RocksDB and the values in use"),
     Option("state.backend.rocksdb.localdir", "state_folder", read.word, "the system's folder for temporary files",
            "where RocksDB keeps its files, on each executor's local disk"),
+    Option("tidegate.asynchronous-snapshots", "asynchronous_snapshots", read.flag, "true",
+           "false: a slot stands still while its snapshot is stored; for comparison", ("state.backend.async",)),
+    Option("tidegate.memory-state-limit", "memory_state_limit_bytes", read.size, "5 mb",
+           "with the driver's memory as storage: a larger state of one subtask fails the checkpoint"),
     Option("tidegate.heartbeat-timeout", "heartbeat_timeout_s", read.duration, "30 s",
            "a slot that is silent for so long fails the attempt", ("heartbeat.timeout",)),
     Option("tidegate.start-timeout", "start_timeout_s", read.duration, "2 min",
@@ -134,7 +139,8 @@ OPTIONS = (
 )  # fmt: skip
 
 FIXED = (
-    FixedOption("execution.checkpointing.storage", "filesystem", "set execution.checkpointing.dir",
+    FixedOption("execution.checkpointing.storage", "filesystem",
+                "set execution.checkpointing.dir; memory there is Flink's jobmanager",
                 ("state.checkpoint-storage",)),
     FixedOption("execution.checkpointing.checkpoints-after-tasks-finish", "true",
                 "checkpoints go on when a part of the job has finished",

@@ -68,6 +68,7 @@ from tidegate.protocol.checkpointing import (
 from tidegate.protocol.pausing import SourcePauses
 from tidegate.protocol.shared_state import SharedStateRegistry
 from tidegate.storage.metadata import SlotSnapshot
+from tidegate.storage.sweep import OpenWork
 from tidegate.wire.control import (
     Abort,
     Acknowledge,
@@ -159,6 +160,7 @@ class Attempt:
     _finishing: bool = field(default=False, init=False)
     _orders: dict[CheckpointId, SavepointOrder] = field(default_factory=dict, init=False)  #: savepoints under way
     _pauses: SourcePauses = field(default_factory=SourcePauses, init=False)
+    _littered: bool = field(default=False, init=False)  #: given-up snapshots may lie in storage
 
     def __post_init__(self) -> None:
         self._began = self._last_tick = self.clock()
@@ -191,6 +193,7 @@ class Attempt:
                 if not self.running and self.scheduler.ready == self.scheduler.slots:
                     self.running = True
                     self._status(JobStatus.RUNNING, "")
+                    self._sweep()
             case Heartbeat():
                 self.view.publish(SlotReported(slot, message))
             case LastCounts(operators):
@@ -321,7 +324,9 @@ class Attempt:
                 order = self._orders.pop(checkpoint, None)
                 if order is not None:
                     self.storing.submit(lambda: self.recorder.discard_savepoint(order))
+                self._littered = True
             case DiscardSnapshot(slot, checkpoint, _, answer):
+                self._littered = True
                 log.info("the snapshot of slot %s for checkpoint %d is discarded: %s", slot, checkpoint, answer.value)
             case FailAttempt(reason):
                 self.fail(JobFailed(reason))
@@ -386,6 +391,14 @@ class Attempt:
             self._publish_end(checkpoint, CheckpointStatus.COMPLETED, size_bytes=stored.size_bytes, path=stored.uri)
             self._orders.pop(checkpoint, None)
             self._decide(CheckpointStored(checkpoint))
+            if self._littered:
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """When all slots run: what earlier attempts left. Later: after a completed checkpoint, when others were given up."""
+        self._littered = False
+        open_work = OpenWork(self.id, min(self.scheduler.pending, default=self.scheduler.next_id))
+        self.storing.submit(lambda: self.recorder.sweep(open_work))
 
     def _rescaled(self) -> None:
         parallelism = self.desk.open[self.rescale_request].parallelism
@@ -411,6 +424,8 @@ class Attempt:
             self.storing.submit(lambda: self.recorder.delete_files(paths))
 
     def _finish(self) -> None:
+        # Before the record: behind FINISHED nobody comes to look any more.
+        self.recorder.sweep(OpenWork(self.id, self.scheduler.next_id))
         try:
             self.recorder.finish()
         except TidegateError as error:

@@ -38,7 +38,8 @@ from tidegate.storage.checkpoints import load_checkpoint, resolve
 from tidegate.storage.log import CheckpointPointer, JobLog, LogRecord, Resume
 from tidegate.storage.metadata import CheckpointMetadata
 from tidegate.storage.paths import JobPaths
-from tidegate.storage.store import ObjectStore
+from tidegate.storage.store import ObjectStore, write_probe
+from tidegate.storage.sweep import after_attempt
 from tidegate.wire.control import Start
 
 log = logging.getLogger("tidegate.coordinator")
@@ -187,6 +188,7 @@ class JobRun:
             if isinstance(operator.operator.spec, SourceSpec)
         }
         self._clean_up_sinks(metadata)
+        write_probe(self._store, self.plan.job, attempt)
         restored_from = None if metadata is None else metadata.checkpoint
         starts = plan_start(
             self.plan,
@@ -295,6 +297,8 @@ class JobRun:
             write()
         except (StorageError, Superseded) as error:
             log.warning("the end of the job could not be noted in its log: %s", error)
+            return
+        self.recorder.sweep(after_attempt(self._attempt))
 
     def _status(self, status: JobStatus, detail: str) -> None:
         self.view.publish(StatusChanged(status, detail, self._wall_clock()))

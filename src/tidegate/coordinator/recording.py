@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tidegate.coordinator.ports import CrashPoints
-from tidegate.errors import StorageError
+from tidegate.errors import StorageError, TidegateError
 from tidegate.graph.plan import JobPlan
 from tidegate.graph.specs import keys_of, user_function_of
 from tidegate.ids import AttemptId, CheckpointId, SlotId
@@ -26,6 +26,7 @@ from tidegate.storage.paths import METADATA_NAME, JobPaths
 from tidegate.storage.retention import delete_checkpoint, plan_retention
 from tidegate.storage.savepoint_format import store_savepoint
 from tidegate.storage.store import ObjectStore
+from tidegate.storage.sweep import OpenWork, sweep
 from tidegate.wire.control import SavepointOrder
 
 log = logging.getLogger("tidegate.coordinator")
@@ -159,6 +160,16 @@ class CheckpointRecorder:
             self.store.delete_many(paths)
         except StorageError as error:
             log.warning("%d files that no checkpoint needs were not all deleted: %s", len(paths), error)
+
+    def sweep(self, open_work: OpenWork) -> None:
+        """Remove what killed uploads and given-up checkpoints have left. Trouble is logged; a later sweep tries again."""
+        try:
+            swept = sweep(self.store, self.paths, self.log, open_work)
+        except TidegateError as error:
+            log.warning("what was left behind in storage was not removed: %s", error)
+            return
+        if swept:
+            log.info("%d files that nobody refers to were removed from storage, %s first", len(swept), swept[0])
 
     def _append(self, record: LogRecord) -> None:
         delay = FIRST_RETRY_S

@@ -36,14 +36,12 @@ class SparkCluster:
         plan: JobPlan,
         settings: SlotSettings,
         storage_uri: str | None,
-        storage_probe: str | None,
         crash_points: CrashPoints,
     ) -> None:
         self._session = own_session(session)
         self._plan = plan
         self._settings = settings
         self._storage_uri = storage_uri
-        self._storage_probe = storage_probe
         self._crash_points = crash_points
         self.bind_address, self.call_address = driver_address(session)
 
@@ -59,7 +57,6 @@ class SparkCluster:
                 address=address,
                 settings=self._settings,
                 storage_uri=self._storage_uri,
-                storage_probe=self._storage_probe,
                 crash_points=self._crash_points,
                 modules=os.path.abspath(sys.path[0]),
             )

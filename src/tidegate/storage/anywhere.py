@@ -6,6 +6,7 @@ A job restores from any path, and puts savepoints where the user says. So a path
 from __future__ import annotations
 
 import builtins
+from collections.abc import Iterable
 from typing import Any
 
 from tidegate.storage.store import Data, ObjectStore, open_store
@@ -73,6 +74,17 @@ class AnywhereStore(ObjectStore):
             return self._home.list(prefix)
         folder = prefix.rstrip("/")
         return [f"{folder}/{name}" for name in open_store(folder).list("")]
+
+    def delete_many(self, paths: Iterable[str]) -> None:
+        paths = builtins.list(paths)
+        self._home.delete_many(path for path in paths if not is_uri(path))
+        super().delete_many(path for path in paths if is_uri(path))
+
+    def folders(self, prefix: str) -> builtins.list[str]:
+        return super().folders(prefix) if is_uri(prefix) else self._home.folders(prefix)
+
+    def temporary_files(self, folder: str) -> builtins.list[str]:
+        return super().temporary_files(folder) if is_uri(folder) else self._home.temporary_files(folder)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return AnywhereStore, (self._home,)

@@ -102,6 +102,11 @@ class CloudStore(ObjectStore):
         )
         return sorted(found)
 
+    def folders(self, prefix: str) -> builtins.list[str]:
+        folder = folder_prefix(prefix)
+        found = self._ask("list", prefix, lambda: obstore.list_with_delimiter(self._store, folder)["common_prefixes"])
+        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
+
     def _ask(self, doing: str, path: str, request: Callable[[], T]) -> T:
         try:
             return request()

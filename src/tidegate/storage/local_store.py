@@ -12,12 +12,19 @@ import builtins
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from pathlib import Path
 
 from tidegate.errors import StorageError
-from tidegate.storage.store import Data, ObjectStore, StorageNotFound, check_path, folder_prefix
+from tidegate.storage.store import (
+    Data,
+    ObjectStore,
+    StorageNotFound,
+    check_path,
+    folder_prefix,
+    is_temporary,
+    temporary_name,
+)
 
 #: Another process may prune an empty folder between our making it and our using it; only that costs a round.
 _FOLDER_TRIES = 32
@@ -104,6 +111,22 @@ class LocalStore(ObjectStore):
             raise self._error("list", prefix, error) from error
         return sorted(found)
 
+    def folders(self, prefix: str) -> builtins.list[str]:
+        return sorted(entry.name for entry in self._entries(prefix) if entry.is_dir())
+
+    def temporary_files(self, folder: str) -> builtins.list[str]:
+        inside = folder_prefix(folder)
+        return sorted(inside + entry.name for entry in self._entries(folder) if is_temporary(entry.name))
+
+    def _entries(self, folder: str) -> builtins.list[os.DirEntry[str]]:
+        try:
+            with os.scandir(self._file(folder.rstrip("/")) if folder_prefix(folder) else self._root) as entries:
+                return list(entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise self._error("list", folder, error) from error
+
     # -- files -----------------------------------------------------------------------------------------------------
 
     def _file(self, path: str) -> str:
@@ -112,7 +135,7 @@ class LocalStore(ObjectStore):
     def _write_beside(self, target: str, data: Data) -> str:
         """A fsynced temporary file in the target's folder; its path."""
         folder, name = os.path.split(target)
-        temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.tmp")
+        temporary = os.path.join(folder, temporary_name(name))
         for _ in range(_FOLDER_TRIES):
             try:
                 descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

@@ -1,7 +1,8 @@
-"""Checkpoint storage in the memory of one process, for tests and for jobs that run in one process. Any thread.
+"""Checkpoint storage in the memory of one process: of the driver, and of tests that run a job in one process. Any thread.
 
-`memory://name` names the same objects everywhere in the process. Another process sees none of them, which `read_probe`
-finds out.
+`memory` and `memory://name` each name the same objects everywhere in the process, and end with it. Another process sees
+none of them: executors hand the state of a job with `storage="memory"` to the driver instead of storing it
+(docs/storage.md); `memory://name` is for one process, and `read_probe` finds out where it is not.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import builtins
 import threading
 
+from tidegate.errors import StorageError
 from tidegate.storage.store import Data, ObjectStore, StorageNotFound, check_path, folder_prefix
 
 _stores: dict[str, dict[str, bytes]] = {}
@@ -17,7 +19,7 @@ _lock = threading.Lock()
 
 class MemoryStore(ObjectStore):
     def __init__(self, name: str) -> None:
-        super().__init__(f"memory://{name}")
+        super().__init__(f"memory://{name}" if name else "memory")
         with _lock:
             self._objects = _stores.setdefault(name, {})
 
@@ -51,3 +53,38 @@ class MemoryStore(ObjectStore):
     def list(self, prefix: str) -> builtins.list[str]:
         with _lock:
             return sorted(path for path in self._objects if path.startswith(folder_prefix(prefix)))
+
+
+class UnreachableStore(ObjectStore):
+    """The driver's memory as executors see it: they hand their state to the driver, and store nothing themselves."""
+
+    def __init__(self) -> None:
+        super().__init__("memory")
+
+    def get(self, path: str) -> bytes:
+        raise self._refusal(path)
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        raise self._refusal(path)
+
+    def put(self, path: str, data: Data) -> None:
+        raise self._refusal(path)
+
+    def create(self, path: str, data: Data) -> bool:
+        raise self._refusal(path)
+
+    def exists(self, path: str) -> bool:
+        raise self._refusal(path)
+
+    def delete(self, path: str) -> None:
+        raise self._refusal(path)
+
+    def list(self, prefix: str) -> builtins.list[str]:
+        raise self._refusal(prefix)
+
+    def _refusal(self, path: str) -> StorageError:
+        return StorageError(
+            f"{path} lies in the driver's memory, which executors cannot reach. Name a place that they share (file:///..., "
+            "s3://...), for a savepoint for example.",
+            path=path,
+        )

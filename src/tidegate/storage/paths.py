@@ -6,7 +6,8 @@
     <job>/chk-17/g3-a5/slot-1-0.<uid>.<name>.state  keyed state as files; later checkpoints may refer to them too
     <job>/staging/g3-a5/...                         what an attempt keeps for itself
     <job>/input/<uid>/...                           a DataFrame, materialised before the first attempt
-    <job>/probe/<token>                             "do the executors share this storage?"
+    <job>/probe/g3-a5                               "do the executors of this attempt share this storage?"
+    <job>/probe/create                              "does this storage create only if absent?"; stays for ever
     <job>/savepoints/...                            savepoints that were asked for without a place
     <job>/history/g3.json                           how a driver's run went, written when it ends (rest/keeping.py)
 
@@ -28,6 +29,7 @@ from tidegate.ids import AttemptId, AttemptNumber, CheckpointId, Generation, Slo
 _JOB_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 _CHECKPOINT_FILE = re.compile(r"chk-([0-9]+)/g([0-9]+)-a([0-9]+)/")
 _STAGING_FILE = re.compile(r"staging/g([0-9]+)-a([0-9]+)/")
+_PROBE_FILE = re.compile(r"probe/\.?g([0-9]+)-a([0-9]+)(?:\.|$)")  # also half-written
 
 METADATA_NAME = "_metadata.json"
 STATE_SUFFIX = ".state"
@@ -91,8 +93,12 @@ class JobPaths:
     def history(self, generation: int) -> str:
         return f"{self.job}/history/g{generation}.json"
 
-    def probe(self, token: str) -> str:
-        return f"{self.job}/probe/{token}"
+    def probe(self, attempt: AttemptId) -> str:
+        return f"{self.job}/probe/{attempt}"
+
+    @property
+    def create_probe(self) -> str:
+        return f"{self.job}/probe/create"
 
     def input(self, uid: str) -> str:
         """A folder, with a slash at the end; Spark reads it by URI."""
@@ -112,8 +118,15 @@ class JobPaths:
         owner = self.checkpoint_of(path)
         if owner is not None:
             return owner[1]
-        found = _STAGING_FILE.match(path, len(self.folder)) if path.startswith(self.folder) else None
+        if not path.startswith(self.folder):
+            return None
+        inside = len(self.folder)
+        found = _STAGING_FILE.match(path, inside) or _PROBE_FILE.match(path, inside)
         return None if found is None else _attempt(found[1], found[2])
+
+    def written_by_attempts(self, folder: str) -> bool:
+        """Whether a folder right below the job's is one in which attempts write."""
+        return folder in {"staging", "probe"} or re.fullmatch(r"chk-[0-9]+", folder) is not None
 
 
 def _plain(uid: str) -> str:

@@ -9,8 +9,8 @@ Order, so that no crash loses a file that is still needed:
 Files of keyed state (`*.state`) may belong to several checkpoints. `delete_checkpoint` leaves them: the registry of shared
 state (protocol/shared_state.py) says when one can go.
 
-A crash between 2 and 3, or a deletion that fails, leaves files that nobody refers to; `orphans` finds them. Deleting
-never stops a job: what went wrong is returned.
+A crash between 2 and 3, or a deletion that fails, leaves files that nobody refers to; storage/sweep.py finds them.
+Deleting never stops a job: what went wrong is returned.
 """
 
 from __future__ import annotations
@@ -104,34 +104,6 @@ def files_in_use(store: ObjectStore, newest: LogRecord) -> set[str]:
     for pointer in pointers:
         found |= _files(load_checkpoint(store, pointer, newest.retained))
     return found
-
-
-def orphans(
-    store: ObjectStore, paths: JobPaths, newest: LogRecord, pending: Collection[CheckpointId] = ()
-) -> list[str]:
-    """Files of the job that no retained checkpoint refers to. The log and materialised input are never among them.
-
-    Not listed either: what the checkpoints `pending` in the newest generation are still writing, and anything of a
-    later generation, whose driver took over after `newest` was read.
-    """
-    used = files_in_use(store, newest)
-    return [
-        path
-        for path in store.list(paths.folder)
-        if path not in used
-        and not path.startswith((paths.log_folder, paths.input_folder))
-        and not _may_be_live(paths, path, newest, pending)
-    ]
-
-
-def _may_be_live(paths: JobPaths, path: str, newest: LogRecord, pending: Collection[CheckpointId]) -> bool:
-    attempt = paths.attempt_of(path)
-    if attempt is None or attempt.generation < newest.generation:
-        return False
-    if attempt.generation > newest.generation:
-        return True
-    owner = paths.checkpoint_of(path)
-    return owner is not None and owner[0] in pending
 
 
 def _files(metadata: CheckpointMetadata) -> set[str]:

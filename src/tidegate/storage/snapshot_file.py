@@ -12,6 +12,7 @@ Guarantee: a section is read exactly as it was written, or CheckpointDamaged is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ import msgspec
 import pyarrow as pa
 import xxhash
 
-from tidegate.errors import CheckpointDamaged, ProtocolViolation
+from tidegate.errors import CheckpointDamaged, ProtocolViolation, StateTooLarge
 from tidegate.storage.metadata import PARQUET, FileRef, SectionRef
 from tidegate.storage.state_tables import read_table
 from tidegate.storage.store import Data, ObjectStore, StorageNotFound
@@ -31,6 +32,9 @@ SCHEMA_KEY_GROUP = -2  # -1 is what is not keyed
 _GAP_BYTES = 256 * 1024
 #: Bounds the memory of a restore; a single larger section is read whole.
 _RANGE_BYTES = 16 * 1024 * 1024
+
+#: What one slot may hand to the driver's memory: with its index it must fit into a control message.
+CARRIED_BYTES = 192 * 1024 * 1024
 
 _END_MARK_BYTES = 8  # of an IPC stream
 
@@ -102,6 +106,37 @@ def store_snapshot(
         return FileRef(size=view.nbytes, inline=bytes(view), sections=list(sections))
     store.put(path, view)
     return FileRef(size=view.nbytes, path=path, sections=list(sections))
+
+
+def carry_snapshot(data: Data, sections: Sequence[SectionRef], state_limit: int) -> FileRef:
+    """The file for a checkpoint that is kept in the driver's memory: all of it travels inside the metadata.
+
+    :raises StateTooLarge: when one state has more than `state_limit` bytes.
+    """
+    sizes: Counter[_State] = Counter()
+    for section in sections:
+        sizes[section.uid, section.state] += section.length
+    for (uid, state), size in sizes.items():
+        if size > state_limit:
+            raise StateTooLarge(
+                f"state {state!r} of operator {uid!r} takes {size:,} bytes in one subtask, and the driver's memory takes "
+                f"at most {state_limit:,} of one state. Keep checkpoints in a storage that the executors share "
+                '(storage="file:///...", s3://, gs://, az://, hdfs://), raise tidegate.memory-state-limit, or spread the '
+                "state over more subtasks.",
+                operator=uid,
+                state=state,
+                size=size,
+                limit=state_limit,
+            )
+    view = memoryview(data).cast("B")
+    if view.nbytes > CARRIED_BYTES:
+        raise StateTooLarge(
+            f"the states of one slot take {view.nbytes:,} bytes together, and at most {CARRIED_BYTES:,} can travel to the "
+            "driver's memory. Keep checkpoints in a storage that the executors share.",
+            size=view.nbytes,
+            limit=CARRIED_BYTES,
+        )
+    return FileRef(size=view.nbytes, inline=bytes(view), sections=list(sections))
 
 
 def select_sections(file: FileRef, wanted: Callable[[SectionRef], bool]) -> FileRef:

@@ -1,4 +1,4 @@
-"""Where checkpoints live: one contract over local files, S3, GCS, Azure and memory. Driver and executors, any thread.
+"""Where checkpoints live: one contract over local files, S3, GCS, Azure, HDFS and memory. Driver and executors, any thread.
 
 What every store guarantees, and the job's log is built on:
 
@@ -26,11 +26,18 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from tidegate.errors import ConfigurationError, StorageError
+from tidegate.ids import AttemptId
 from tidegate.storage.paths import JobPaths
 
 Data: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
 
 CLOUD_SCHEMES = frozenset({"s3", "s3a", "gs", "az", "azure", "abfs", "abfss"})
+
+#: The driver's memory: executors hand their state to the driver, and never see this storage (docs/storage.md).
+DRIVER_MEMORY = "memory"
+
+#: How the stores that write beside the place and then rename call what they write; a killed writer leaves it behind.
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 
 
 class StorageNotShared(StorageError):
@@ -86,8 +93,17 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def list(self, prefix: str) -> builtins.list[str]:
-        """Every path below the folder `prefix` ("" for all), sorted. The local store also shows what a killed writer
-        left behind (`.name.xxxxxxxx.tmp`), so that a sweep can find it."""
+        """Every path below the folder `prefix` ("" for all), sorted. Also shown is what a killed writer has left behind
+        (`temporary_name`), so that a sweep can find it."""
+
+    def folders(self, prefix: str) -> builtins.list[str]:
+        """The names of the folders right below `prefix`, sorted, without a look at what lies deeper."""
+        start = len(folder_prefix(prefix))
+        return sorted({path[start:].partition("/")[0] for path in self.list(prefix) if "/" in path[start:]})
+
+    def temporary_files(self, folder: str) -> builtins.list[str]:
+        """What killed writers have left right in this folder, by their paths. None where a write leaves nothing."""
+        return []
 
     def __reduce__(self) -> tuple[Any, ...]:
         return open_store, (self.location,)
@@ -97,7 +113,8 @@ class ObjectStore(ABC):
 
 
 def open_store(uri: str) -> ObjectStore:
-    """The store at `file:///path`, `/path`, `s3://bucket/folder`, `gs://`, `az://` or `memory://name`.
+    """The store at `file:///path`, `/path`, `s3://bucket/folder`, `gs://`, `az://`, `hdfs://namenode:port/folder`,
+    `memory` (the driver's) or `memory://name` (of this process, for tests).
 
     Nothing is asked of the storage yet: `write_probe` does that.
 
@@ -111,14 +128,15 @@ def open_store(uri: str) -> ObjectStore:
         return LocalStore(uri)
     parts = urlsplit(uri)
     scheme = parts.scheme.lower()
-    if scheme == "memory":
+    if scheme == "memory" or uri == DRIVER_MEMORY:
         from tidegate.storage.memory_store import MemoryStore
 
         return MemoryStore(without_credentials(uri).partition("://")[2])
-    if scheme != "file" and scheme not in CLOUD_SCHEMES:
+    if scheme not in {"file", "hdfs"} and scheme not in CLOUD_SCHEMES:
         raise ConfigurationError(
             f"checkpoint storage {without_credentials(uri)!r} is neither an absolute path nor a URI of a known kind. "
-            "Use /path, file:///path, s3://bucket/folder, gs://bucket/folder or az://container/folder.",
+            "Use /path, file:///path, s3://bucket/folder, gs://bucket/folder, az://container/folder, "
+            'hdfs://namenode:port/folder, or "memory" for the driver\'s memory.',
             uri=without_credentials(uri),
         )
     # abfss://container@account.dfs.core.windows.net is how Azure names a container; a colon would make it a password.
@@ -139,6 +157,10 @@ def open_store(uri: str) -> ObjectStore:
                 uri=without_credentials(uri),
             )
         return LocalStore(unquote(parts.path))
+    if scheme == "hdfs":
+        from tidegate.storage.hdfs_store import HdfsStore
+
+        return HdfsStore(uri.rstrip("/"))
     from tidegate.storage.cloud_store import CloudStore
 
     return CloudStore(uri.rstrip("/"))
@@ -163,43 +185,61 @@ def folder_prefix(prefix: str) -> str:
     return prefix.rstrip("/") + "/" if prefix.rstrip("/") else ""
 
 
+def temporary_name(name: str) -> str:
+    """Of a file beside `name` that is going to become it."""
+    return f".{name}.{secrets.token_hex(4)}.tmp"
+
+
+def is_temporary(path: str) -> bool:
+    return _TEMPORARY.fullmatch(path.rpartition("/")[2]) is not None
+
+
 # -- is it usable, and is it shared? -------------------------------------------------------------------------------
 
 
-def write_probe(store: ObjectStore, job: str) -> str:
-    """Driver, before the first attempt: prove that the store keeps what the log needs; the path is for `read_probe`.
+def check_create(store: ObjectStore, job: str) -> None:
+    """Driver, before anything runs: prove that the store keeps what the log needs.
+
+    The object that is tried with stays for ever: whoever deleted it would break the check of another driver.
 
     :raises StorageError: when the store cannot be written, or does not refuse to create an object twice. Some servers
         that speak S3 ignore the condition and overwrite: two drivers would then both believe that they hold the job.
     """
-    token = secrets.token_hex(8)
-    path = JobPaths(job).probe(token)
-    store.create(path, token.encode())
-    if store.create(path, b"second") or store.get(path) != token.encode():
-        store.delete(path)
+    path = JobPaths(job).create_probe
+    store.create(path, b"once")
+    if store.create(path, b"twice"):
         raise StorageError(
             f"the storage {store.location} overwrites an object that it was asked to create only if absent. Without "
             "that, two drivers could both commit. Use a storage or a version of its server that supports conditional "
             "writes (If-None-Match).",
             uri=store.location,
         )
-    return path
 
 
-def read_probe(store: ObjectStore, path: str) -> None:
-    """Executor, before anything else: prove that this machine sees what the driver wrote.
+def write_probe(store: ObjectStore, job: str, attempt: AttemptId) -> None:
+    """Driver, before each attempt: what its executors must see."""
+    store.put(JobPaths(job).probe(attempt), _probe_text(attempt))
+
+
+def read_probe(store: ObjectStore, job: str, attempt: AttemptId) -> None:
+    """Executor, before anything else: prove that this machine sees what the driver wrote for this attempt.
 
     :raises StorageNotShared: when it does not.
     """
-    token = path.rpartition("/")[2]
+    path = JobPaths(job).probe(attempt)
     try:
         found = store.get(path)
     except StorageNotFound:
         found = b""
-    if found != token.encode():
+    if found != _probe_text(attempt):
         raise StorageNotShared(
             f"the checkpoint storage {store.location} is not shared: this executor cannot see {store.uri(path)}, "
             "which the driver has just written. Use a storage that the driver and all executors share (s3://, gs://, "
-            "az://, or a path on a network file system mounted at the same place everywhere).",
+            'az://, hdfs://, or a path on a network file system mounted at the same place everywhere), or "memory" to '
+            "keep small state in the driver's memory.",
             uri=store.location,
         )
+
+
+def _probe_text(attempt: AttemptId) -> bytes:
+    return str(attempt).encode()

@@ -23,9 +23,11 @@ from tidegate.errors import UnshippableFunction
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import AttemptId, SlotId
 from tidegate.storage.anywhere import reaching_anywhere
+from tidegate.storage.memory_store import UnreachableStore
 from tidegate.storage.store import open_store, read_probe
 from tidegate.task.control_client import ControlClient
 from tidegate.task.failures import describe_failure
+from tidegate.task.garbage import BoundedCollections
 from tidegate.task.inbox import Inbox
 from tidegate.task.logs import SlotLog
 from tidegate.task.mailbox import Mailbox
@@ -41,6 +43,7 @@ from tidegate.wire.handshake import Hello, new_challenge
 ROW_SCHEMA = pa.schema([("dst", pa.int32()), ("frame", pa.binary())])
 YIELD_BYTES = 256 * 1024
 SOURCE_PATIENCE_S = 0.020
+SWITCH_INTERVAL_S = 0.0005  #: four threads share the GIL; Python's default lets each keep it for 5 ms
 LAST_WORDS_S = 10.0
 
 
@@ -54,8 +57,7 @@ class ShippedAttempt:
     token: bytes
     address: tuple[str, int]
     settings: SlotSettings
-    storage_uri: str | None
-    storage_probe: str | None
+    storage_uri: str | None  #: None: there is none that executors can reach, and all state travels to the driver
     crash_points: CrashPoints
     modules: str = ""  #: the folder of the main program, where modules that it imports are likely to be
 
@@ -84,7 +86,7 @@ class SlotProcess:
         self._busy_s = self._idle_s = self._blocked_s = 0.0
         self._log = SlotLog(shipped.job, str(shipped.attempt), str(slot), shipped.settings.log_format)
         self._log.install()
-        sys.setswitchinterval(0.0005)  # four threads share the GIL; the default lets each keep it for 5 ms
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         hello = Hello(
             version=PROTOCOL_VERSION,
             generation=shipped.attempt.generation,
@@ -99,8 +101,10 @@ class SlotProcess:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         self._control.start(self._on_message, self._heartbeat)
+        collections = BoundedCollections()
         try:
             self._slot = self._build()
+            collections.start()
             if self._id.layer > 0:
                 threading.Thread(target=self._read, args=(batches,), name="tidegate-reader", daemon=True).start()
             yield from self._loop(self._slot)
@@ -109,6 +113,8 @@ class SlotProcess:
             raise
         except BaseException as error:
             self._last_words(error)
+        finally:
+            collections.stop()
         self._control.close()
 
     def _close(self, slot: Slot) -> None:
@@ -122,9 +128,9 @@ class SlotProcess:
     def _build(self) -> Slot:
         shipped = self._shipped
         plan = _loaded(shipped.plan, shipped.modules)
-        storage = reaching_anywhere(open_store(shipped.storage_uri or "memory://none"))
-        if shipped.storage_probe is not None:
-            read_probe(storage, shipped.storage_probe)
+        storage = reaching_anywhere(UnreachableStore() if shipped.storage_uri is None else open_store(shipped.storage_uri))
+        if shipped.storage_uri is not None:
+            read_probe(storage, plan.job, shipped.attempt)
         program = SlotProgram(plan, self._id, shipped.attempt, shipped.token, shipped.settings)
         return Slot(
             program=program,

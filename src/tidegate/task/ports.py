@@ -21,6 +21,13 @@ class Background(Protocol):
     def submit(self, job: Callable[[], None]) -> None: ...
 
 
+class RunAtOnce:
+    """In place of a background: the caller waits."""
+
+    def submit(self, job: Callable[[], None]) -> None:
+        job()
+
+
 class SnapshotStorage(Protocol):
     """Where snapshot files are written to and read from; `storage.ObjectStore` is one."""
 

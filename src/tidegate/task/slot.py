@@ -48,7 +48,7 @@ from tidegate.task.operators.base import OperatorFailed, RunningOperator
 from tidegate.task.operators.build import OperatorSurroundings
 from tidegate.task.operators.timers import Time
 from tidegate.task.outbox import Outbox
-from tidegate.task.ports import Background, ControlPort, CrashPoints, SnapshotStorage
+from tidegate.task.ports import Background, ControlPort, CrashPoints, RunAtOnce, SnapshotStorage
 from tidegate.task.program import SlotProgram
 from tidegate.task.restore import in_flight_frames, open_operators, restore_state
 from tidegate.task.slicing import FrameAtHand, SliceSizer
@@ -150,6 +150,7 @@ class Slot:
             clock=clock,
             inline_limit_bytes=program.settings.inline_limit_bytes,
             files=self._files,
+            state_limit_bytes=program.settings.state_limit_bytes,
         )
         self._commits = Commits(
             slot=self.id,
@@ -168,7 +169,9 @@ class Slot:
         self._restored_from = CheckpointId(0)
         self._said_ended = False
         self._finish_requested = False
-        self._orders = SnapshotOrders(uploads, self._uploader)
+        self._orders = SnapshotOrders(
+            uploads if program.settings.asynchronous_snapshots else RunAtOnce(), self._uploader
+        )
         self._halting: CheckpointId | None = None  #: nothing is processed behind the barrier of this one
         self._halted = False
         self._last_flush = float("-inf")

@@ -20,7 +20,7 @@ from tidegate.ids import CheckpointId, SlotId
 from tidegate.state.backend import KeyedSnapshot, Section
 from tidegate.storage.metadata import FileRef, SlotSnapshot, SubtaskSnapshot
 from tidegate.storage.savepoint_format import CANONICAL
-from tidegate.storage.snapshot_file import SnapshotFileWriter, store_snapshot
+from tidegate.storage.snapshot_file import SnapshotFileWriter, carry_snapshot, store_snapshot
 from tidegate.task.in_flight import in_flight_sections
 from tidegate.task.keyed_files import SlotFiles
 from tidegate.task.operators.base import OperatorSnapshot
@@ -44,6 +44,7 @@ class SnapshotUploader:
     crash_points: CrashPoints
     clock: Callable[[], float]
     inline_limit_bytes: int
+    state_limit_bytes: int | None = None  #: None: there is a storage; else all state travels with the acknowledgement
     files: SlotFiles = field(default_factory=SlotFiles)
     aborted: set[CheckpointId] = field(default_factory=set)  #: given up by the coordinator; not worth storing
 
@@ -114,7 +115,10 @@ class SnapshotUploader:
                 writer.add(uid, *section)
             data, index = writer.finish()
             path = self.path_of(checkpoint) if order is None else native_path(order, self.slot)
-            file = store_snapshot(self.storage, path, data, index, self.inline_limit_bytes)
+            if self.state_limit_bytes is not None and order is None:
+                file = carry_snapshot(data, index, self.state_limit_bytes)
+            else:
+                file = store_snapshot(self.storage, path, data, index, self.inline_limit_bytes)
         subtasks = [
             SubtaskSnapshot(
                 uid=operator.uid,

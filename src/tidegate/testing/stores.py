@@ -132,6 +132,15 @@ class FlakyStore(ObjectStore):
         self._after("list", prefix, lost)
         return found
 
+    def folders(self, prefix: str) -> builtins.list[str]:
+        lost = self._before("list", prefix)
+        found = self._inner.folders(prefix)
+        self._after("list", prefix, lost)
+        return found
+
+    def temporary_files(self, folder: str) -> builtins.list[str]:
+        return self._inner.temporary_files(folder)
+
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError("a FlakyStore cannot be pickled: its faults are counted in one process")
 
@@ -231,3 +240,11 @@ class CountingStore(ObjectStore):
     def list(self, prefix: str) -> builtins.list[str]:
         self.calls["list"] += 1
         return self._inner.list(prefix)
+
+    def folders(self, prefix: str) -> builtins.list[str]:
+        self.calls["list"] += 1
+        return self._inner.folders(prefix)
+
+    def temporary_files(self, folder: str) -> builtins.list[str]:
+        self.calls["list"] += 1
+        return self._inner.temporary_files(folder)

@@ -1,0 +1,147 @@
+"""Nothing is left behind in storage: after kills, aborted checkpoints, failed requests and take-overs.
+
+What may be there is worked out from the files alone, without the classes under test: the log, and whatever the metadata
+of the checkpoints that its newest record retains names by a "path".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from protocol_kit import Numbered, assert_relayed_exactly, fresh_storage, relayed_job, run_to_the_end
+
+from tidegate.coordinator.observing import JobStatus
+from tidegate.storage.local_store import LocalStore
+from tidegate.storage.store import ObjectStore, open_store
+from tidegate.testing.crash_points import ALL_POINTS, Crash, SimulatedCrash
+from tidegate.testing.ledger_sink import forget_ledgers
+from tidegate.testing.runner import InProcessRun
+from tidegate.testing.stores import Fail, FlakyStore
+
+IN_FILES = {"inline_limit_bytes": 0}
+
+
+@pytest.fixture(autouse=True)
+def empty_ledgers() -> None:
+    forget_ledgers()
+
+
+def paths_in(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from (inner for key, inner in value.items() if key == "path" and isinstance(inner, str))
+        value = list(value.values())
+    if isinstance(value, list):
+        for inner in value:
+            yield from paths_in(inner)
+
+
+def left_behind(store: ObjectStore) -> list[str]:
+    """Files of the job that its log does not refer to."""
+    files = set(store.list("job"))
+    log = sorted(path for path in files if path.startswith("job/log/") and path.endswith(".json"))
+    retained = json.loads(store.get(log[-1]))["record"]["retained"]
+    used = {*log, "job/probe/create"}
+    for pointer in retained:
+        used |= {pointer["metadata_path"], *paths_in(json.loads(store.get(pointer["metadata_path"])))}
+    assert used - {"job/probe/create"} <= files, "the log refers to files that are not there"
+    return sorted(files - used)
+
+
+@pytest.mark.parametrize("point", ALL_POINTS)
+def test_nothing_is_left_behind_by_a_process_that_dies_at(point: str) -> None:
+    storage = fresh_storage()
+    run_to_the_end(
+        relayed_job(storage, limits=IN_FILES), 1, Crash(point, nth=1 if "finished" in point else 2), zombies=False
+    )
+
+    assert_relayed_exactly()
+    assert left_behind(open_store(storage)) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_left_behind_by_many_deaths(seed: int) -> None:
+    storage = fresh_storage()
+    crashes = [Crash("slot.before-ack", nth=3, times=4), Crash("driver.before-log", nth=2, times=2)]
+    run_to_the_end(relayed_job(storage, limits=IN_FILES, retained=2), seed, *crashes, zombies=False)
+
+    assert_relayed_exactly()
+    assert left_behind(open_store(storage)) == []
+
+
+@pytest.mark.parametrize("call", [1, 2, 4])
+def test_nothing_is_left_behind_by_aborted_checkpoints_of_an_attempt_that_goes_on(call: int) -> None:
+    """One slot cannot store its snapshot, three times; the others have stored theirs."""
+    storage = fresh_storage()
+    store = FlakyStore(open_store(storage), [Fail("put", call=call, path=".snapshot", times=3)])
+    run = InProcessRun(relayed_job(storage, limits=IN_FILES, tolerable_failures=10), 2, store=store, zombies=False)
+    result = run.run()
+
+    assert result.status is JobStatus.FINISHED
+    assert result.attempts == 1
+    assert_relayed_exactly()
+    assert left_behind(store) == []
+
+
+def test_nothing_is_left_behind_by_a_deletion_that_failed() -> None:
+    storage = fresh_storage()
+    store = FlakyStore(open_store(storage), [Fail("delete", call=1, times=2)])
+    run_to_the_end(relayed_job(storage, limits=IN_FILES), 3, store=store, zombies=False)
+
+    assert left_behind(store) == []
+
+
+def test_nothing_but_what_is_retained_is_left_behind_by_a_job_that_failed() -> None:
+    storage = fresh_storage()
+    store = FlakyStore(open_store(storage), [Fail("put", call=6, path=".snapshot", times=1000)])
+    env = relayed_job(storage, Numbered(1, splits=5, per_split=60), limits=IN_FILES)
+    env.restart_strategy("none")
+
+    assert InProcessRun(env, 4, store=store, zombies=False).run().status is JobStatus.FAILED
+    assert any(path.endswith(".snapshot") for path in store.list("job"))
+    assert left_behind(store) == []
+
+
+class _KilledWhileWriting(LocalStore):
+    """The process dies with half of a snapshot on the disk."""
+
+    puts = 0
+    deaths = 0
+
+    def put(self, path: str, data: Any) -> None:
+        self.puts += path.endswith(".snapshot")
+        if path.endswith(".snapshot") and self.puts in (3, 5, 9):
+            self.deaths += 1
+            half = bytes(memoryview(data).cast("B"))[: memoryview(data).nbytes // 2]
+            target = Path(self._root) / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.with_name(f".{target.name}.0123abcd.tmp").write_bytes(half)
+            raise SimulatedCrash(path)
+        super().put(path, data)
+
+
+def test_nothing_is_left_behind_by_kills_in_mid_upload(tmp_path: Path) -> None:
+    store = _KilledWhileWriting(str(tmp_path))
+    env = relayed_job(str(tmp_path), limits=IN_FILES)
+    result = InProcessRun(env, 5, store=store, zombies=False).run()
+
+    assert result.status is JobStatus.FINISHED
+    assert store.deaths == 3
+    assert result.attempts == 4
+    assert_relayed_exactly()
+    assert left_behind(store) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sweep_takes_nothing_from_zombies_and_takeovers_that_the_log_needs(seed: int) -> None:
+    """Workers that were thought dead go on uploading, drivers die around the commit point: the answer stays exact, and
+    the log refers to nothing that is gone (`left_behind` looks)."""
+    storage = fresh_storage()
+    crashes = [Crash("driver.after-log", nth=2), Crash("slot.before-store", nth=4, times=3)]
+    run_to_the_end(relayed_job(storage, limits=IN_FILES, retained=2), seed, *crashes)
+
+    assert_relayed_exactly()
+    left_behind(open_store(storage))
