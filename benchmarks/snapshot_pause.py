@@ -3,12 +3,12 @@
     python benchmarks/snapshot_pause.py [rounds]
 
 The classes of a slot in one process, without Spark, which would hide the gaps: a heap backend, the thread that stores
-snapshots, local files, the thread switching and garbage collection of a worker. The task's thread works without a pause on
-random keys, record by record on Python objects (a dataclass for each key), in batches of 256 on columns, and notes when
-each record or batch was done. A gap is the time between two such moments. In a round every kind of run is measured in turn:
-no snapshot, an asynchronous one, a synchronous one. A run's figure is the 99.9th percentile of its gaps while the snapshot is taken
-and stored (a run without one lasts as long as the asynchronous one before it), and for the synchronous one, which is a
-single gap, the longest. The pause is this figure less the one without a snapshot.
+snapshots, local files, the thread switching and garbage collection of a worker. The task's thread works without a pause
+on random keys, record by record on Python objects (a dataclass for each key), in batches of 256 on columns, and notes
+when each record or batch was done. A gap is the time between two such moments. In a round every kind of run is measured
+in turn: an asynchronous snapshot, none, a synchronous one. A run's figure is the 99.9th percentile of its gaps while the
+snapshot is taken and stored (a run without one lasts as long as the asynchronous one before it), and of the synchronous
+one, which is a single gap, the longest. The pause is this figure less the one without a snapshot.
 
 Last line: JSON, medians over the rounds: `pause_1m_ms` and `pause_10k_ms` (asynchronous, the larger of columns and
 objects), all pauses by layout and number of keys, the synchronous ones for comparison, and the longest single gaps.

@@ -14,6 +14,7 @@ that uses it.
 from __future__ import annotations
 
 import builtins
+import re
 from collections.abc import Callable
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
@@ -40,6 +41,7 @@ except ImportError as error:
 T = TypeVar("T")
 
 _NO_SPACE = ("DSQuotaExceeded", "NSQuotaExceeded", "QuotaExceeded", "No space left", "could only be written to 0")
+_BELOW_A_FILE = ("(is not a directory)", "ParentNotDirectory")
 _PERMISSION = ("AccessControlException", "Permission denied", "SASL", "GSSAPI", "Kerberos")
 
 
@@ -179,7 +181,8 @@ class HdfsStore(ObjectStore):
         except StorageError:
             raise
         except Exception as error:  # the client raises RuntimeError for whatever the namenode says
-            if "ParentNotDirectory" in str(error) and doing in {"read", "look at", "delete"}:
+            # A path below a file; the namenode calls it a matter of access.
+            if any(word in str(error) for word in _BELOW_A_FILE) and doing in {"read", "look at", "list", "delete"}:
                 raise StorageNotFound(f"{self.uri(path)} does not exist", uri=self.uri(path)) from None
             raise self._error(doing, path, error) from None
 
@@ -195,8 +198,8 @@ class HdfsStore(ObjectStore):
             )
         else:
             reason, advice = "unreachable", "Check the address of the namenode, and that it and its datanodes are up."
-        # The namenode answers with a Java stack trace; its first line says it all.
-        first = without_credentials(text.strip().splitlines()[0] if text.strip() else type(error).__name__)
+        # The namenode answers with a Java stack trace; what stands before it says it all.
+        first = without_credentials(re.split(r"\n|\\n", text.strip())[0] or type(error).__name__)
         return StorageError(f"cannot {doing} {uri}: {first}. {advice}", uri=uri, reason=reason)
 
 

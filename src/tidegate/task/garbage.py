@@ -7,8 +7,9 @@ So a full collection that took longer than `LONG_S` is followed by `gc.freeze`: 
 The next one looks at what was made since then, and is short. While a state grows, the collector looks at each of its
 objects a few times and is never long at work; nothing is switched off, and garbage of the user's code is collected.
 
-The price: a cycle of objects that was alive at that moment and dies later is not freed before the attempt ends. State is never such a cycle, and a cache of cyclic objects in a user's function would have to be dropped
-again and again to matter.
+The price: a cycle of objects that was alive at that moment and dies later is not freed before the attempt ends. State
+is never such a cycle, and a cache of cyclic objects in a user's function would have to be dropped again and again to
+matter.
 """
 
 from __future__ import annotations
