@@ -2,18 +2,25 @@
 
 Executor. The task's thread reads and writes; a `FrozenDicts` is written and released by the snapshot's thread.
 
-A table is a fixed number of chunks, dictionaries from key (normalised, in its namespace) to what is kept. A snapshot
-takes the list of chunks as it is and leaves them to be read by another thread:
+A table is a fixed number of chunks, dictionaries from key (normalised, in its namespace) to what is kept. Another thread
+reads a snapshot of them while the task goes on:
 
-    freeze:  no chunk is owned any more; the snapshot has the chunks
-    write:   a chunk that is not owned is replaced by a copy, which is owned; the snapshot keeps the original
+    freeze:  no chunk is owned any more
+    write:   before the first change of a chunk that is not owned, its entries are saved in every live snapshot that has
+             neither saved nor read it; then it is owned
+    read:    the snapshot's thread takes what was saved; else a copy of the chunk, if nothing was saved by then
     release: with the last snapshot gone, every chunk is owned again
 
-Invariant 1. A chunk that is not owned is never changed.
+Invariant 1. A chunk that is not owned has not changed since the newest live snapshot.
 Invariant 2. In a nested table (lists, maps) an inner object is changed only if it was made or copied after the newest
              live snapshot: the chunk is owned, and its `fresh` is None (no snapshot is live) or has the key.
 
-With 1,024 chunks a million keys make chunks of a thousand: copying one costs about 10 microseconds. One inner map is
+Copying a dictionary, or saving its entries, is one step for all other threads: no code of Python's runs in between.
+
+Entries are saved in numpy arrays, because the cyclic garbage collector does not look into these. Copies as dictionaries
+would be a million new references for it to follow, several times over: seen as pauses of 40 to 500 ms.
+
+With 1,024 chunks a million keys make chunks of a thousand: saving one costs about 20 microseconds. One inner map is
 copied whole, so a single map of a million entries costs its writer tens of milliseconds once after each snapshot.
 """
 
@@ -21,9 +28,11 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
 
 from tidegate.errors import ConfigurationError
 from tidegate.state.namespaces import is_namespaced
@@ -104,7 +113,7 @@ class DictTable(ABC):
         self.chunks: list[Chunk] = [*({} for _ in range(CHUNKS)), _NoCurrentKey()]
         self.owned = bytearray(_ALL + b"\x01")
         self.fresh: list[set[Any] | None] = [None] * (CHUNKS + 1)
-        self._snapshots = 0
+        self._snapshots: tuple[FrozenDicts, ...] = ()  # live ones; replaced as a whole, under the lock
         self._lock = threading.Lock()  # freeze and release only; never on the per-record path
 
     @abstractmethod
@@ -112,13 +121,16 @@ class DictTable(ABC):
         """Add stored rows."""
 
     @abstractmethod
-    def write(self, chunks: list[Chunk], writer: SectionWriter) -> None:
+    def write(self, chunks: Iterable[Chunk], writer: SectionWriter) -> None:
         """Write the rows of chunks that nobody changes, piece by piece."""
 
     def own(self, chunk: int) -> None:
         """Before the first change of a chunk since a snapshot."""
-        # `release` may come at any point in between: then this copies for nothing, and no more.
-        self.chunks[chunk] = self.chunks[chunk].copy()
+        # `release` may come at any point in between: then this saves for nothing, and no more.
+        saved: Saved | None = None
+        for snapshot in self._snapshots:
+            if chunk not in snapshot.saved:
+                snapshot.saved[chunk] = saved = saved or save(self.chunks[chunk])
         self.fresh[chunk] = set()
         self.owned[chunk] = 1
 
@@ -128,14 +140,15 @@ class DictTable(ABC):
         self.chunks[chunk].pop(key, None)
 
     def freeze(self) -> FrozenDicts:
+        frozen = FrozenDicts(self)
         with self._lock:
-            self._snapshots += 1
+            self._snapshots = (*self._snapshots, frozen)
             self.owned[:CHUNKS] = _NONE
-            return FrozenDicts(self, self.chunks[:CHUNKS])
+        return frozen
 
-    def release(self) -> None:
+    def release(self, frozen: FrozenDicts) -> None:
         with self._lock:
-            self._snapshots -= 1
+            self._snapshots = tuple(other for other in self._snapshots if other is not frozen)
             if not self._snapshots:
                 self.fresh[:] = [None] * (CHUNKS + 1)
                 self.owned[:CHUNKS] = _ALL
@@ -159,19 +172,37 @@ class DictTable(ABC):
         return sum(map(len, self.chunks))
 
 
+Saved = tuple[Any, Any]  #: keys and what is kept, as numpy arrays of objects
+_READ: Saved = ((), ())  #: in place of what was saved, once it has been read
+
+
+def save(chunk: Chunk) -> Saved:
+    count = len(chunk)
+    return np.fromiter(chunk, dtype=object, count=count), np.fromiter(chunk.values(), dtype=object, count=count)
+
+
 class FrozenDicts:
-    """The chunks of a table at one moment; they do not change until `release`."""
+    """The chunks of a table at one moment, until `release`."""
 
-    __slots__ = ("_chunks", "_lock", "_table")
+    __slots__ = ("_lock", "_table", "saved")
 
-    def __init__(self, table: DictTable, chunks: list[Chunk]) -> None:
+    def __init__(self, table: DictTable) -> None:
+        self.saved: dict[int, Saved] = {}  #: by the task's thread, before it changed a chunk; taken out as it is read
         self._table: DictTable | None = table
-        self._chunks = chunks
         self._lock = threading.Lock()
 
     def write(self, writer: SectionWriter) -> None:
-        assert self._table is not None, "a released snapshot was read"
-        self._table.write(self._chunks, writer)
+        table = self._table
+        assert table is not None, "a released snapshot was read"
+        table.write((self._read(table, chunk) for chunk in range(CHUNKS)), writer)
+
+    def _read(self, table: DictTable, chunk: int) -> Chunk:
+        """Once for each chunk."""
+        copy = None if chunk in self.saved else table.chunks[chunk].copy()
+        # Looked at again: what the task's thread has changed meanwhile, it has saved before.
+        saved = self.saved.get(chunk)
+        self.saved[chunk] = _READ
+        return dict(zip(*saved, strict=True)) if saved is not None else copy or {}
 
     def write_changes(self, since: FrozenDicts, writer: SectionWriter) -> list[Any]:
         """Write what differs from an older snapshot, whole keys at a time; returns the keys that are gone.
@@ -191,9 +222,9 @@ class FrozenDicts:
     def release(self) -> None:
         with self._lock:  # two threads may come, and the table counts
             table, self._table = self._table, None
-            self._chunks = []
         if table is not None:
-            table.release()
+            table.release(self)
+        self.saved = {}
 
 
 class ValueTable(DictTable):
@@ -211,7 +242,7 @@ class ValueTable(DictTable):
         for key, value in zip(reader.keys(rows), reader.values(rows), strict=True):
             self.put(key, value)
 
-    def write(self, chunks: list[Chunk], writer: SectionWriter) -> None:
+    def write(self, chunks: Iterable[Chunk], writer: SectionWriter) -> None:
         for piece in pieces(chunks):
             writer.add_values(list(piece), list(piece.values()))
 
@@ -253,7 +284,7 @@ class ListTable(NestedTable):
             if elements:
                 self.put_inner(chunk_of(key), key, elements)
 
-    def write(self, chunks: list[Chunk], writer: SectionWriter) -> None:
+    def write(self, chunks: Iterable[Chunk], writer: SectionWriter) -> None:
         for piece in pieces(chunks):
             writer.add_lists(list(piece), list(piece.values()))
 
@@ -276,13 +307,13 @@ class MapTable(NestedTable):
         else:
             inner[map_key] = value
 
-    def write(self, chunks: list[Chunk], writer: SectionWriter) -> None:
+    def write(self, chunks: Iterable[Chunk], writer: SectionWriter) -> None:
         for keys, counts, map_keys, values in map_pieces(chunks, lambda inner: iter(inner.items())):
             writer.add_map_entries(keys, counts, map_keys, values)
 
 
 def map_pieces(
-    chunks: list[Chunk], entries_of: Callable[[Chunk], Iterator[tuple[Any, Any]]]
+    chunks: Iterable[Chunk], entries_of: Callable[[Chunk], Iterator[tuple[Any, Any]]]
 ) -> Iterator[tuple[list[Any], list[int], list[Any], list[Any]]]:
     """Keys, how many entries each has, map keys and values: about `PIECE_ROWS` entries at a time, a large map cut."""
     keys: list[Any] = []
@@ -304,7 +335,7 @@ def map_pieces(
         yield keys, counts, map_keys, values
 
 
-def pieces(chunks: list[Chunk]) -> Iterator[Chunk]:
+def pieces(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
     """The same entries in dictionaries of about `PIECE_ROWS`: small chunks joined, large ones cut."""
     joined: Chunk = {}
     for chunk in chunks:

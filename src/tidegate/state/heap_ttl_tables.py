@@ -17,7 +17,7 @@ round or the next. A single inner map is listed at once: about ten milliseconds 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidegate.state.heap_tables import CHUNKS, DictTable, ListTable, MapTable, ValueTable, chunk_of, map_pieces, pieces
@@ -78,7 +78,7 @@ class ExpiringValues(ExpiringTable, ValueTable):
         for key, value, expiry in zip(reader.keys(rows), reader.values(rows), expiries, strict=True):
             self.put(key, (value, expiry))
 
-    def write(self, chunks: list[Chunk], writer: SectionWriter) -> None:
+    def write(self, chunks: Iterable[Chunk], writer: SectionWriter) -> None:
         now = writer.now_ms
         for piece in pieces(chunks):
             live = [(key, value, expiry) for key, (value, expiry) in piece.items() if expiry > now]
@@ -128,7 +128,7 @@ class ExpiringLists(ExpiringTable, ListTable):
             if elements:
                 self.put_inner(chunk_of(key), key, list(zip(elements, expiries, strict=True)))
 
-    def write(self, chunks: list[Chunk], writer: SectionWriter) -> None:
+    def write(self, chunks: Iterable[Chunk], writer: SectionWriter) -> None:
         now = writer.now_ms
         for piece in pieces(chunks):
             live = {key: [pair for pair in pairs if pair[1] > now] for key, pairs in piece.items()}
@@ -197,7 +197,7 @@ class ExpiringMaps(ExpiringTable, MapTable):
         for key, map_key, value, expiry in entries:
             self.put_entry(key, map_key, (value, expiry))
 
-    def write(self, chunks: list[Chunk], writer: SectionWriter) -> None:
+    def write(self, chunks: Iterable[Chunk], writer: SectionWriter) -> None:
         now = writer.now_ms
 
         def live(inner: Chunk) -> Iterator[tuple[Any, Any]]:
