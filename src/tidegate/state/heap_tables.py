@@ -7,7 +7,7 @@ reads a snapshot of them while the task goes on:
 
     freeze:  no chunk is owned any more
     write:   before the first change of a chunk that is not owned, its entries are saved in every live snapshot that has
-             neither saved nor read it; then it is owned
+             not saved it; then it is owned
     read:    the snapshot's thread takes what was saved; else a copy of the chunk, if nothing was saved by then
     release: with the last snapshot gone, every chunk is owned again
 
@@ -173,7 +173,6 @@ class DictTable(ABC):
 
 
 Saved = tuple[Any, Any]  #: keys and what is kept, as numpy arrays of objects
-_READ: Saved = ((), ())  #: in place of what was saved, once it has been read
 
 
 def save(chunk: Chunk) -> Saved:
@@ -187,44 +186,49 @@ class FrozenDicts:
     __slots__ = ("_lock", "_table", "saved")
 
     def __init__(self, table: DictTable) -> None:
-        self.saved: dict[int, Saved] = {}  #: by the task's thread, before it changed a chunk; taken out as it is read
+        self.saved: dict[int, Saved] = {}  #: by chunk; by the task's thread, before the first change since this moment
         self._table: DictTable | None = table
         self._lock = threading.Lock()
 
     def write(self, writer: SectionWriter) -> None:
-        table = self._table
-        assert table is not None, "a released snapshot was read"
-        table.write((self._read(table, chunk) for chunk in range(CHUNKS)), writer)
-
-    def _read(self, table: DictTable, chunk: int) -> Chunk:
-        """Once for each chunk."""
-        copy = None if chunk in self.saved else table.chunks[chunk].copy()
-        # Looked at again: what the task's thread has changed meanwhile, it has saved before.
-        saved = self.saved.get(chunk)
-        self.saved[chunk] = _READ
-        return dict(zip(*saved, strict=True)) if saved is not None else copy or {}
+        table = self._living()
+        table.write((self._at(table, chunk) for chunk in range(CHUNKS)), writer)
 
     def write_changes(self, since: FrozenDicts, writer: SectionWriter) -> list[Any]:
         """Write what differs from an older snapshot, whole keys at a time; returns the keys that are gone.
 
         While a snapshot lives, what it holds is replaced and never changed, so "the same object" means "the same value".
         """
-        assert self._table is not None, "a released snapshot was read"
+        table = self._living()
         changed: list[Chunk] = []
         gone: list[Any] = []
-        for new, old in zip(self._chunks, since._chunks, strict=True):
-            if new is not old:
-                changed.append({key: kept for key, kept in new.items() if old.get(key, NO_KEY) is not kept})
-                gone += [key for key in old if key not in new]
-        self._table.write(changed, writer)
+        for chunk in range(CHUNKS):
+            before = since.saved.get(chunk)
+            if before is None or before is self.saved.get(chunk):
+                continue  # not changed since the older one, or first changed after the newer one
+            old, new = dict(zip(*before, strict=True)), self._at(table, chunk)
+            changed.append({key: kept for key, kept in new.items() if old.get(key, NO_KEY) is not kept})
+            gone += [key for key in old if key not in new]
+        table.write(changed, writer)
         return gone
+
+    def _at(self, table: DictTable, chunk: int) -> Chunk:
+        """The chunk as it was; a dictionary that nobody changes."""
+        copy = None if chunk in self.saved else table.chunks[chunk].copy()
+        # Looked at again: what the task's thread has changed meanwhile, it has saved before.
+        saved = self.saved.get(chunk)
+        return dict(zip(*saved, strict=True)) if saved is not None else copy or {}
+
+    def _living(self) -> DictTable:
+        assert self._table is not None, "a released snapshot was read"
+        return self._table
 
     def release(self) -> None:
         with self._lock:  # two threads may come, and the table counts
             table, self._table = self._table, None
         if table is not None:
             table.release(self)
-        self.saved = {}
+            self.saved = {}
 
 
 class ValueTable(DictTable):

@@ -128,7 +128,9 @@ class SlotProcess:
     def _build(self) -> Slot:
         shipped = self._shipped
         plan = _loaded(shipped.plan, shipped.modules)
-        storage = reaching_anywhere(UnreachableStore() if shipped.storage_uri is None else open_store(shipped.storage_uri))
+        storage = reaching_anywhere(
+            UnreachableStore() if shipped.storage_uri is None else open_store(shipped.storage_uri)
+        )
         if shipped.storage_uri is not None:
             read_probe(storage, plan.job, shipped.attempt)
         program = SlotProgram(plan, self._id, shipped.attempt, shipped.token, shipped.settings)
