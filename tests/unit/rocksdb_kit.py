@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -11,9 +12,9 @@ from pathlib import Path
 
 from state_kit import MAX_PARALLELISM, Everything
 
-from tidegate.state.backend import KeyedSnapshot, bind_states
+from tidegate.state.backend import KeyedSnapshot, Section, bind_states
 from tidegate.state.keys import KeyType
-from tidegate.state.rocksdb import RocksStateBackend, StoredFolder
+from tidegate.state.rocksdb import RocksStateBackend, StoredFolder, sections_in
 from tidegate.state.rocksdb_options import RocksMemory, RocksSettings, database_options
 from tidegate.state.rocksdb_store import StoredStates, open_database
 
@@ -68,6 +69,13 @@ class RocksBackends:
         for file in snapshot.files():  # type: ignore[attr-defined]
             (folder / file.name).write_bytes(file.path.read_bytes())
         return StoredFolder(folder, key_groups)
+
+    def copied(self, stored: StoredFolder, name: str) -> StoredFolder:
+        """The same files once more: a restore uses them up."""
+        return StoredFolder(Path(shutil.copytree(stored.folder, self.folder / name)), stored.key_groups)
+
+    def sections_in(self, stored: StoredFolder, key_groups: range) -> Iterator[Section]:
+        return sections_in(stored, key_groups, self.settings)
 
     def rows_of(self, backend: RocksStateBackend, state: str) -> int:
         """How many rows the state has, counted in a fresh checkpoint of it."""
