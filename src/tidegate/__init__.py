@@ -59,10 +59,12 @@ if TYPE_CHECKING:
         CheckpointDamaged,
         ConfigurationError,
         JobFailed,
+        SavepointFailed,
         StorageError,
         TidegateError,
         UserCodeFailed,
     )
+    from tidegate.savepoints.reading import Savepoint
     from tidegate.state.broadcast import BroadcastState
     from tidegate.state.declarations import AggregatingState, ListState, MapState, ReducingState, ValueState
     from tidegate.state.ttl import Ttl
@@ -122,6 +124,8 @@ _HOMES = {
     "TidegateError": "tidegate.errors",
     "UserCodeFailed": "tidegate.errors",
     "BroadcastState": "tidegate.state.broadcast",
+    "SavepointFailed": "tidegate.errors",
+    "Savepoint": "tidegate.savepoints.reading",
     "AggregatingState": "tidegate.state.declarations",
     "ListState": "tidegate.state.declarations",
     "MapState": "tidegate.state.declarations",
@@ -176,6 +180,8 @@ __all__ = [
     "ProcessFunction",
     "ReaderContext",
     "ReducingState",
+    "Savepoint",
+    "SavepointFailed",
     "Sink",
     "SinkWriter",
     "SocketText",

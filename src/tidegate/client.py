@@ -10,7 +10,7 @@ from tidegate.connectors.collect_sink import CollectedResults
 from tidegate.coordinator.execution import JobExecution
 from tidegate.coordinator.observing import CheckpointStatistics, JobStatus, JobView, Observer
 from tidegate.coordinator.requested import RequestedCheckpoint
-from tidegate.coordinator.savepoints import Rescaled, Savepoint, SavepointRequest, savepoint_request
+from tidegate.coordinator.savepoints import Rescaled, SavepointRequest, TakenSavepoint, savepoint_request
 from tidegate.durations import Duration, seconds
 from tidegate.errors import ConfigurationError
 from tidegate.graph.plan import JobPlan
@@ -96,7 +96,7 @@ class JobClient:
 
     def request_savepoint(
         self, directory: str | None = None, *, format: str = "canonical", timeout: Duration | None = None
-    ) -> Future[Savepoint]:
+    ) -> Future[TakenSavepoint]:
         return self._ask(directory, format, None, timeout)
 
     def stop(
@@ -126,7 +126,7 @@ class JobClient:
         drain: bool = False,
         format: str = "canonical",
         timeout: Duration | None = None,
-    ) -> Future[Savepoint]:
+    ) -> Future[TakenSavepoint]:
         """Answered when the savepoint stands; the job ends soon after (`wait`)."""
         return self._ask(directory, format, StopMode.DRAIN if drain else StopMode.SUSPEND, timeout)
 
@@ -148,7 +148,7 @@ class JobClient:
 
     def _ask(
         self, directory: str | None, format: str, stop: StopMode | None, timeout: Duration | None
-    ) -> Future[Savepoint]:
+    ) -> Future[TakenSavepoint]:
         limit = None if timeout is None else seconds(timeout, "timeout")
         request = savepoint_request(directory, self._savepoint_dir, format, stop, limit)
         self._execution.request_savepoint(request)

@@ -28,7 +28,7 @@ from tidegate.coordinator.observing import (
 )
 from tidegate.coordinator.ports import Background, CrashPoints, SlotLinks
 from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt, StoredCheckpoint, shared_files
-from tidegate.coordinator.savepoints import Savepoint, SavepointDesk, SavepointRequest
+from tidegate.coordinator.savepoints import SavepointDesk, SavepointRequest, TakenSavepoint
 from tidegate.errors import (
     CommitLost,
     JobFailed,
@@ -385,7 +385,7 @@ class Attempt:
     def _stored(self, action: StoreCheckpoint, stored: StoredCheckpoint) -> None:
         checkpoint = action.checkpoint
         if action.request is not None and action.purpose.is_savepoint:
-            self.desk.fulfil(action.request, Savepoint(stored.uri, checkpoint, stored.size_bytes))
+            self.desk.fulfil(action.request, TakenSavepoint(stored.uri, checkpoint, stored.size_bytes))
         if self.outcome is None:
             self._delete(self.shared.completed(stored.oldest_retained))
             self._publish_end(checkpoint, CheckpointStatus.COMPLETED, size_bytes=stored.size_bytes, path=stored.uri)

@@ -21,7 +21,7 @@ from tidegate.storage.store import open_store, without_credentials
 
 
 @dataclass(frozen=True, slots=True)
-class Savepoint:
+class TakenSavepoint:
     """A savepoint that stands; `path` is what `resume` takes."""
 
     path: str
@@ -91,7 +91,7 @@ class SavepointDesk:
         self.open[number] = request
         return number
 
-    def fulfil(self, number: int, savepoint: Savepoint) -> None:
+    def fulfil(self, number: int, savepoint: TakenSavepoint) -> None:
         request = self.open.pop(number, None)
         if request is not None:
             request.future.set_result(savepoint)

@@ -37,7 +37,8 @@ class ExponentialDelay:
         self._restarts += 1
         if self._restarts == 1:
             return 0.0
-        delay = min(self.initial_s * self.multiplier ** (self._restarts - 2), self.max_s)
+        # The exponent is bounded: a job that restarts for days must not end by an overflow.
+        delay = min(self.initial_s * self.multiplier ** min(self._restarts - 2, 100), self.max_s)
         return max(0.0, delay * (1.0 + jitter * self.jitter_factor))
 
     def describe(self) -> str:

@@ -1,6 +1,7 @@
 """Checkpoint storage in the memory of one process: of the driver, and of tests that run a job in one process. Any thread.
 
-`memory` and `memory://name` each name the same objects everywhere in the process, and end with it. Another process sees
+`memory` and `memory://name` each name the same objects everywhere in the process, and end with it;
+`memory://name/folder` those in a folder of it. Another process sees
 none of them: executors hand the state of a job with `storage="memory"` to the driver instead of storing it
 (docs/storage.md); `memory://name` is for one process, and `read_probe` finds out where it is not.
 """
@@ -19,12 +20,17 @@ _lock = threading.Lock()
 
 class MemoryStore(ObjectStore):
     def __init__(self, name: str) -> None:
-        super().__init__(f"memory://{name}" if name else "memory")
+        super().__init__(f"memory://{name}".rstrip("/") if name else "memory")
+        root, _, folder = name.strip("/").partition("/")
+        self._folder = folder_prefix(folder)
         with _lock:
-            self._objects = _stores.setdefault(name, {})
+            self._objects = _stores.setdefault(root, {})
+
+    def _path(self, path: str) -> str:
+        return self._folder + check_path(path)
 
     def get(self, path: str) -> bytes:
-        found = self._objects.get(check_path(path))
+        found = self._objects.get(self._path(path))
         if found is None:
             raise StorageNotFound(f"{self.uri(path)} does not exist", uri=self.uri(path))
         return found
@@ -34,25 +40,26 @@ class MemoryStore(ObjectStore):
 
     def put(self, path: str, data: Data) -> None:
         with _lock:
-            self._objects[check_path(path)] = bytes(memoryview(data))
+            self._objects[self._path(path)] = bytes(memoryview(data))
 
     def create(self, path: str, data: Data) -> bool:
         with _lock:
-            if check_path(path) in self._objects:
+            if self._path(path) in self._objects:
                 return False
-            self._objects[path] = bytes(memoryview(data))
+            self._objects[self._path(path)] = bytes(memoryview(data))
             return True
 
     def exists(self, path: str) -> bool:
-        return check_path(path) in self._objects
+        return self._path(path) in self._objects
 
     def delete(self, path: str) -> None:
         with _lock:
-            self._objects.pop(check_path(path), None)
+            self._objects.pop(self._path(path), None)
 
     def list(self, prefix: str) -> builtins.list[str]:
         with _lock:
-            return sorted(path for path in self._objects if path.startswith(folder_prefix(prefix)))
+            inside = self._folder + folder_prefix(prefix)
+            return sorted(path.removeprefix(self._folder) for path in self._objects if path.startswith(inside))
 
 
 class UnreachableStore(ObjectStore):

@@ -1,0 +1,269 @@
+"""State as tables: what a savepoint or checkpoint holds, read by whoever owns it. No Spark, no job, nothing unpickled.
+
+savepoint = tg.Savepoint.load("file:///backups/savepoint-orders-17-3fa2c1")
+savepoint.states()
+savepoint.keyed_state("count", "total").to_pandas()
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tidegate.errors import ConfigurationError
+from tidegate.state.canonical_rows import canonical_rows, key_type_named
+from tidegate.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
+from tidegate.storage.anywhere import as_uri, folder_of, is_uri, reaching_anywhere
+from tidegate.storage.checkpoints import read_metadata
+from tidegate.storage.metadata import IN_FLIGHT, NOT_KEYED, PARQUET, CheckpointMetadata, OperatorInfo, SectionRef
+from tidegate.storage.paths import METADATA_NAME
+from tidegate.storage.savepoint_format import prepared_table, sources_table
+from tidegate.storage.snapshot_file import SCHEMA_KIND, read_sections, select_sections
+from tidegate.storage.state_tables import read_rows
+from tidegate.storage.store import ObjectStore, StorageNotFound, open_store, without_credentials
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidegate.savepoints.comparing import StateDiff
+    from tidegate.savepoints.editing import SavepointEdit
+
+
+@dataclass(frozen=True, slots=True)
+class StateSummary:
+    """One state of one operator."""
+
+    uid: str
+    operator: str
+    name: str
+    kind: str
+    type: str  #: as declared; "" for operator state, whose type only its function knows
+    key_type: str  #: "" for what has no keys
+    rows: int
+    size_bytes: int  #: as stored; of several states in one file, its part by rows
+
+
+@dataclass(frozen=True, slots=True)
+class StateTable:
+    """The rows of one state, read when they are asked for."""
+
+    savepoint: Savepoint
+    uid: str
+    name: str
+    kind: str
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """One for each key group, or for each subtask of state without keys."""
+        return (rows for _, rows in self.sections())
+
+    def sections(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The same with their key group; -1 for what has none."""
+        metadata, store = self.savepoint.metadata, self.savepoint.store
+        info = self.savepoint.operator(self.uid)
+
+        def wanted(section: SectionRef) -> bool:
+            return (section.uid, section.state, section.kind) == (self.uid, self.name, self.kind)
+
+        for file in (file for slot in metadata.slots for file in slot.files()):
+            chosen = select_sections(file, wanted)
+            if not chosen.sections:
+                continue
+            if file.format == PARQUET:
+                for section, rows in read_rows(store, chosen):
+                    yield section.key_group, rows
+                continue
+            for section, rows in read_sections(store, chosen):
+                if section.key_group == NOT_KEYED or "key" not in rows.schema.names:
+                    yield section.key_group, rows
+                else:
+                    assert info.key_type is not None
+                    keys = key_type_named(info.key_type)
+                    yield section.key_group, canonical_rows(rows, section.kind, section.key_group, keys)
+
+    def to_arrow(self) -> pa.Table:
+        return pa.Table.from_batches(list(self.batches()))
+
+    def to_pandas(self) -> pd.DataFrame:
+        return self.to_arrow().to_pandas()
+
+    def to_spark(self, spark: SparkSession) -> DataFrame:
+        """A DataFrame of the session that is given. Canonical tables are read by Spark itself, in parallel."""
+        paths = [
+            file.path
+            for slot in self.savepoint.metadata.slots
+            for file in slot.tables
+            if file.sections and (file.sections[0].uid, file.sections[0].state) == (self.uid, self.name)
+        ]
+        if paths:
+            return spark.read.parquet(*[self.savepoint.store.uri(path or "") for path in paths])
+        return spark.createDataFrame(self.to_arrow())
+
+    def __len__(self) -> int:
+        return sum(rows.num_rows for rows in self.batches())
+
+
+class Savepoint:
+    """A savepoint, or a checkpoint of any job, in any storage."""
+
+    def __init__(self, store: ObjectStore, path: str, metadata: CheckpointMetadata) -> None:
+        self.store = store
+        self.path = path  #: a URI; what `resume` takes
+        self.metadata = metadata
+
+    @classmethod
+    def load(cls, path: str) -> Savepoint:
+        """From its folder, or its metadata file.
+
+        :raises ConfigurationError: when there is none. :raises CheckpointDamaged: when it cannot be read.
+        """
+        if not is_uri(path):
+            raise ConfigurationError(
+                f"{path!r} is not an absolute path or a URI: use /path, file:///path, s3://bucket/folder ..."
+            )
+        uri = as_uri(path)
+        if not uri.endswith(".json"):
+            uri = f"{uri}/{METADATA_NAME}"
+        store = reaching_anywhere(open_store(folder_of(uri)))
+        try:
+            data = store.get(uri)
+        except StorageNotFound:
+            raise ConfigurationError(
+                f"there is no savepoint or checkpoint at {without_credentials(path)}: {METADATA_NAME} does not exist there"
+            ) from None
+        return cls(store, folder_of(uri), read_metadata(store, uri, data))
+
+    # -- what there is ------------------------------------------------------------------------------------------------
+
+    @property
+    def job(self) -> str:
+        return self.metadata.job
+
+    @property
+    def checkpoint(self) -> int:
+        return self.metadata.checkpoint
+
+    def operators(self) -> list[OperatorInfo]:
+        return list(self.metadata.operators)
+
+    def operator(self, uid: str) -> OperatorInfo:
+        for info in self.metadata.operators:
+            if info.uid == uid:
+                return info
+        there = ", ".join(repr(info.uid) for info in self.metadata.operators)
+        raise ConfigurationError(f"{self.path} has no operator with uid {uid!r}; there are {there}")
+
+    def states(self) -> list[StateSummary]:
+        """Everything with rows, by operator: keyed state, timers, operator state, records under way."""
+        rows: Counter[tuple[str, str, str]] = Counter()
+        sizes: Counter[tuple[str, str, str]] = Counter()
+        for file in (file for slot in self.metadata.slots for file in slot.files()):
+            total = sum(section.rows for section in file.sections) or 1
+            for section in file.sections:
+                if section.kind != SCHEMA_KIND:
+                    state = section.uid, section.state, section.kind
+                    rows[state] += section.rows
+                    sizes[state] += section.length if file.format != PARQUET else file.size * section.rows // total
+        infos = {info.uid: info for info in self.metadata.operators}
+        types = {(info.uid, state.name): state.type for info in self.metadata.operators for state in info.states}
+        found = [
+            StateSummary(
+                uid,
+                infos[uid].name if uid in infos else "",
+                name,
+                kind,
+                types.get((uid, name), ""),
+                (infos[uid].key_type or "") if uid in infos else "",
+                count,
+                sizes[uid, name, kind],
+            )
+            for (uid, name, kind), count in rows.items()
+        ]
+        order = {info.uid: place for place, info in enumerate(self.metadata.operators)}
+        return sorted(found, key=lambda state: (order.get(state.uid, len(order)), state.name))
+
+    # -- tables -------------------------------------------------------------------------------------------------------
+
+    def keyed_state(self, uid: str, name: str) -> StateTable:
+        """Columns: key_group, key, key_bytes, namespace, [map_key,] value, expiry (docs/savepoint-format.md)."""
+        return self._table(uid, name, lambda kind: not kind.startswith(("operator-", "raw-")) and kind != IN_FLIGHT)
+
+    def operator_state(self, uid: str, name: str) -> StateTable:
+        return self._table(uid, name, lambda kind: kind.startswith(("operator-", "raw-")))
+
+    def timers(self, uid: str, domain: str = "event") -> StateTable:
+        return self.keyed_state(uid, EVENT_TIMERS if domain == "event" else PROCESSING_TIMERS)
+
+    def in_flight(self) -> list[StateTable]:
+        """Records under way, of an unaligned checkpoint; a table for each edge."""
+        return [StateTable(self, s.uid, s.name, s.kind) for s in self.states() if s.kind == IN_FLIGHT]
+
+    def sources(self) -> pa.Table:
+        """The position of each split."""
+        return sources_table(subtask for slot in self.metadata.slots for subtask in slot.subtasks)
+
+    def prepared(self) -> pa.Table:
+        """What sinks have prepared and not committed."""
+        return prepared_table(subtask for slot in self.metadata.slots for subtask in slot.subtasks)
+
+    def largest_keys(self, uid: str, name: str, count: int = 10) -> list[tuple[Any, int]]:
+        """The keys whose values take the most space, with their bytes as Arrow lays them out; the largest first."""
+        sizes: Counter[Any] = Counter()
+        for rows in self.keyed_state(uid, name).batches():
+            keys = rows.column("key").to_pylist()
+            values = rows.column("value")
+            for at, key in enumerate(keys):
+                sizes[repr(key) if isinstance(key, dict) else key] += _size_of(values, at)
+        return sizes.most_common(count)
+
+    @staticmethod
+    def new(job: str) -> SavepointEdit:
+        """An empty one to fill and write, for a job that has not run yet."""
+        from tidegate.savepoints.editing import new_savepoint
+
+        return new_savepoint(job)
+
+    def diff(self, other: Savepoint) -> list[StateDiff]:
+        """What `other` has otherwise, a line for each keyed state of either."""
+        from tidegate.savepoints.comparing import diff
+
+        return diff(self, other)
+
+    def edit(self) -> SavepointEdit:
+        """A copy to change and write elsewhere; this one stays as it is."""
+        from tidegate.savepoints.editing import SavepointEdit
+
+        return SavepointEdit(self)
+
+    def _table(self, uid: str, name: str, fits: Any) -> StateTable:
+        self.operator(uid)
+        states = [state for state in self.states() if state.uid == uid]
+        for state in states:
+            if state.name == name and fits(state.kind):
+                return StateTable(self, uid, name, state.kind)
+        there = ", ".join(repr(state.name) for state in states) or "none"
+        raise ConfigurationError(f"operator {uid!r} has no rows of a state {name!r} in {self.path}; it has {there}")
+
+    def __repr__(self) -> str:
+        return f"<Savepoint {self.path}: job {self.job!r}, checkpoint {self.checkpoint}>"
+
+
+def _size_of(column: pa.Array, at: int) -> int:
+    """Of one value alone: a slice of an array still counts the whole buffers of a list's children."""
+    return (
+        int(pa.concat_arrays([column.slice(at, 1)]).get_total_buffer_size())
+        if column.type.num_fields
+        else _flat(column, at)
+    )
+
+
+def _flat(column: pa.Array, at: int) -> int:
+    scalar = column[at]
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        buffer = scalar.as_buffer()
+        return 0 if buffer is None else int(buffer.size)
+    return int(column.slice(at, 1).nbytes)
