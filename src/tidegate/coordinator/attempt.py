@@ -387,7 +387,8 @@ class Attempt:
         if action.request is not None and action.purpose.is_savepoint:
             self.desk.fulfil(action.request, TakenSavepoint(stored.uri, checkpoint, stored.size_bytes))
         if self.outcome is None:
-            self._delete(self.shared.completed(stored.oldest_retained))
+            if stored.oldest_retained is not None:
+                self._delete(self.shared.completed(stored.oldest_retained))
             self._publish_end(checkpoint, CheckpointStatus.COMPLETED, size_bytes=stored.size_bytes, path=stored.uri)
             self._orders.pop(checkpoint, None)
             self._decide(CheckpointStored(checkpoint))

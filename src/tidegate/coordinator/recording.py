@@ -43,7 +43,7 @@ class LogInDoubt(StorageError):
 class StoredCheckpoint:
     size_bytes: int
     uri: str
-    oldest_retained: CheckpointId
+    oldest_retained: CheckpointId | None = None  #: None for a savepoint, after which the same are retained as before
 
 
 @dataclass(slots=True)
