@@ -1,7 +1,8 @@
 """The watermark of an operator: the minimum over its live logical channels. Pure; driven by task/chains.py.
 
 A watermark t says: no record with a timestamp of t or below will come on this channel. A channel that is idle, or that has
-ended, holds nobody back; when all are idle, so is the operator.
+ended, holds nobody back. When all that have not ended are idle, time goes on to the highest of them, and the operator is
+idle; it is live again with the first that is. When all have ended, time has.
 
 Invariant. The watermark never goes back, whatever the channels say.
 """
@@ -26,13 +27,18 @@ class WatermarkValve:
     idle: set[Channel] = field(default_factory=set)
     current: int = MIN_WATERMARK
     all_idle: bool = False
+    announced: bool = True  #: False: `current` was restored, and what was sent of it may have been lost on its way
 
     @classmethod
-    def over(cls, channels: Iterable[Channel], restored: int = MIN_WATERMARK) -> WatermarkValve:
-        return cls(dict.fromkeys(channels, MIN_WATERMARK), current=restored)
+    def over(cls, channels: Iterable[Channel]) -> WatermarkValve:
+        return cls(dict.fromkeys(channels, MIN_WATERMARK))
+
+    def restore(self, watermark: int) -> None:
+        self.current = watermark
+        self.announced = False
 
     def on_watermark(self, channel: Channel, watermark: int) -> list[int]:
-        """What to pass on: nothing, a new watermark, or IDLE."""
+        """What to pass on, in order: nothing, a watermark, IDLE."""
         if watermark == IDLE:
             self.idle.add(channel)
         else:
@@ -44,14 +50,23 @@ class WatermarkValve:
         return self.on_watermark(channel, MAX_WATERMARK)
 
     def _news(self) -> list[int]:
-        live = [mark for channel, mark in self.watermarks.items() if channel not in self.idle]
-        if not live:
-            news = [] if self.all_idle else [IDLE]
-            self.all_idle = True
-            return news
-        self.all_idle = False
-        lowest = min(live)
-        if lowest <= self.current:
+        going_on = {channel: mark for channel, mark in self.watermarks.items() if mark != MAX_WATERMARK}
+        if not going_on:
+            return self._advance(MAX_WATERMARK)
+        live = [mark for channel, mark in going_on.items() if channel not in self.idle]
+        if live:
+            woken, self.all_idle = self.all_idle, False
+            # Who was told that we are idle must hear that we are not, even if time has not gone on.
+            return self._advance(min(live)) or ([self.current] if woken else [])
+        if self.all_idle:
             return []
-        self.current = lowest
-        return [lowest]
+        # An ended channel holds nobody back, but must not let time end while others are only idle.
+        self.all_idle = True
+        return [*self._advance(max(going_on.values())), IDLE]
+
+    def _advance(self, watermark: int) -> list[int]:
+        if watermark < self.current or (watermark == self.current and self.announced):
+            return []
+        self.current = watermark
+        self.announced = True
+        return [watermark]

@@ -66,11 +66,6 @@ class HostedChain:
         for news in self.valve.on_end(channel):
             self.head.run_watermark(news)
 
-    def restore_watermark(self, watermark: int) -> None:
-        self.valve.current = watermark
-        for operator in self.operators:
-            operator.watermark = watermark
-
     def next_time(self) -> float | None:
         return min((time for op in self.operators if (time := op.next_time()) is not None), default=None)
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from tidegate.batch import Batch
 from tidegate.graph.logical import Partitioning
 from tidegate.graph.plan import JobPlan, PlannedEdge
+from tidegate.protocol.watermarks import IDLE
 from tidegate.state.key_groups import key_groups, subtask_of
 from tidegate.task.operators.base import OperatorFailed, RunningOperator
 from tidegate.task.outbox import Outbox
@@ -80,6 +81,7 @@ class EdgeWriter:
         self._turn = origin % edge.down_parallelism  #: next receiver of a rebalance
         self._dirty = False
         self._watermark: int | None = None  #: to be sent with the next flush
+        self._idle = False  #: and then this, that the channel is idle
 
     def write(self, batch: Batch) -> None:
         match self._edge.partitioning:
@@ -95,7 +97,9 @@ class EdgeWriter:
 
     def write_watermark(self, watermark: int) -> None:
         """Goes out behind everything written so far, with the next flush: a frame each would be too many."""
-        self._watermark = watermark
+        self._idle = watermark == IDLE
+        if not self._idle:
+            self._watermark = watermark
         self._dirty = True
 
     def flush(self) -> None:
@@ -107,6 +111,9 @@ class EdgeWriter:
         if self._watermark is not None:
             self._tell_all(Kind.WATERMARK, self._watermark)
             self._watermark = None
+        if self._idle:
+            self._tell_all(Kind.WATERMARK, IDLE)
+            self._idle = False
         self._dirty = False
 
     @property

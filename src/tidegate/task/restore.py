@@ -95,8 +95,10 @@ def open_operators(start: Start, chains: list[HostedChain]) -> None:
         for operator in chain.operators:
             restore = restores.get((operator.uid, operator.subtask))
             operator.ended = restore is not None and restore.ended
-            if restore is not None and restore.watermark is not None and operator is chain.head:
-                chain.restore_watermark(restore.watermark)
+            if restore is not None and restore.watermark is not None:
+                operator.watermark = restore.watermark
+                if operator is chain.head:
+                    chain.valve.restore(restore.watermark)
             try:
                 operator.open(restore if not fresh or operator is chain.source else None)
             except Exception as error:

@@ -52,8 +52,12 @@ class FunctionOperator(RunningOperator):
         )
         self._context._emit_side = self._collect_side
         self.counters = self._context._counters
+        self._context.current_watermark = self.watermark
         super().open(restore)
         self._function.open(self._context)
+
+    def on_watermark(self, watermark: int) -> None:
+        self._context.current_watermark = watermark
 
     def end_input(self) -> None:
         result = self._function.end_input(self._context)
@@ -146,7 +150,6 @@ class KeyedProcessOperator(FunctionOperator):
             self._timers.watermark = self.watermark
         super().open(restore)
         self._context._timers = self._timers
-        self._context.current_watermark = self.watermark
 
     def process(self, batch: Batch, input_index: int) -> None:
         function = self._function
@@ -180,7 +183,7 @@ class KeyedProcessOperator(FunctionOperator):
         self._flush_side()
 
     def on_watermark(self, watermark: int) -> None:
-        self._context.current_watermark = watermark
+        super().on_watermark(watermark)
         if self._timers is not None:
             self._timers.watermark = watermark
             self._fire(self._timers.event, watermark, "event")

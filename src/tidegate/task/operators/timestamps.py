@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from tidegate.api.watermarks import WatermarkStrategy, milliseconds
 from tidegate.batch import Batch
 from tidegate.graph.plan import PlannedOperator
-from tidegate.protocol.watermarks import IDLE, MAX_WATERMARK
+from tidegate.protocol.watermarks import IDLE, MAX_WATERMARK, MIN_WATERMARK
 from tidegate.task.operators.base import RunningOperator
 from tidegate.task.operators.timers import Time
 from tidegate.wire.control import SubtaskRestore
@@ -28,12 +28,15 @@ class TimestampOperator(RunningOperator):
         self._time = time
         self._last_record = time.clock()
         self._idle = False
+        self._unheard = False  #: our watermark stands, but those who follow may not know it, or take us for idle
 
     def open(self, restore: SubtaskRestore | None) -> None:
         self._last_record = self._time.clock()
+        self._unheard = self.watermark != MIN_WATERMARK  # restored; an unaligned barrier may have overtaken it
 
     def process(self, batch: Batch, input_index: int) -> None:
         stamps = self._stamps(batch)
+        self._unheard = self._unheard or self._idle
         self._last_record, self._idle = self._time.clock(), False
         assert self.output_type is not None
         self.emit(
@@ -46,8 +49,13 @@ class TimestampOperator(RunningOperator):
         )
         watermark = int(stamps.max()) - self._strategy.out_of_orderness_ms - 1
         if watermark > self.watermark:
-            self.watermark = watermark
-            self.pass_watermark(watermark)
+            self.watermark, self._unheard = watermark, True
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._unheard:
+            self._unheard = False
+            self.pass_watermark(self.watermark)
 
     def run_watermark(self, watermark: int) -> None:
         """Watermarks from before are replaced by our own, but for the last one and for idleness."""
@@ -55,11 +63,14 @@ class TimestampOperator(RunningOperator):
             super().run_watermark(watermark)
 
     def next_time(self) -> float | None:
+        if self._unheard:
+            return self._time.clock()
         if self._strategy.idle_after_s is None or self._idle:
             return None
         return self._last_record + self._strategy.idle_after_s
 
     def on_time(self) -> None:
+        self._tell()
         due = self.next_time()
         if due is not None and due <= self._time.clock():
             self._idle = True

@@ -1,0 +1,300 @@
+"""Event time and timers in whole jobs: windows by hand over crashes and changes of parallelism, idle sources, quiet streams."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from protocol_kit import fresh_storage
+
+import tidegate as tg
+from tidegate.batch import Batch
+from tidegate.connectors.contract import ReaderContext
+from tidegate.graph.plan import plan_job
+from tidegate.protocol.watermarks import IDLE
+from tidegate.task.edges import EdgeWriter
+from tidegate.task.operators.timers import Time
+from tidegate.task.operators.timestamps import TimestampOperator
+from tidegate.testing.clock import ManualClock
+from tidegate.testing.crash_points import ALL_POINTS, Crash
+from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
+from tidegate.testing.runner import AllDriversDied, InProcessRun, run_in_process
+from tidegate.types import record_type
+from tidegate.wire.control import SubtaskRestore
+
+RNG = random.Random(3)
+BOUND_MS = 40
+#: (user, time): times come up to 40 ms late, and sometimes twice
+EVENTS = [(f"user-{RNG.randint(0, 5)}", n * 10 - RNG.randint(0, BOUND_MS)) for n in range(150)]
+WINDOW_MS = 100
+EVENT = tuple[str, int]
+
+
+def end_of(time: int) -> int:
+    return time - time % WINDOW_MS + WINDOW_MS - 1
+
+
+class CountWindows(tg.KeyedProcessFunction):
+    """Counts of a user in each window; a timer for each, registered again and again, and one that is always deleted."""
+
+    counts = tg.MapState(int, int)
+    last = tg.ValueState(int)
+
+    def process_element(self, event: tuple[str, int], ctx: tg.Context) -> None:
+        end = end_of(event[1])
+        assert ctx.timestamp == event[1]
+        assert ctx.current_watermark < event[1], "late, though nothing comes later than the bound"
+        self.counts[end] = self.counts.get(end, 0) + 1
+        timers = ctx.timer_service()
+        timers.register_event_time_timer(end)
+        timers.register_event_time_timer(end)
+        timers.register_event_time_timer(end + 1)
+        timers.delete_event_time_timer(end + 1)
+
+    def on_timer(self, timestamp: int, ctx: tg.Context) -> Iterator[tuple[str, int, int]]:
+        assert timestamp % WINDOW_MS == WINDOW_MS - 1, "a deleted timer has fired"
+        assert ctx.time_domain == "event"
+        last = self.last.get()
+        assert last is None or last < timestamp, "out of order, or twice"
+        self.last.set(timestamp)
+        yield (ctx.key, timestamp, self.counts[timestamp])
+        del self.counts[timestamp]
+
+
+def windows(storage: str, parallelism: int, unaligned: bool = False, resume: str | None = None) -> tg.StreamEnvironment:
+    env = tg.StreamEnvironment("windows", parallelism=parallelism)
+    env.checkpointing(every="10ms", storage=storage, unaligned=unaligned, resume=resume)
+    env.restart_strategy("fixed-delay", attempts=20, delay="0s")
+    strategy = tg.WatermarkStrategy.bounded_out_of_orderness(f"{BOUND_MS}ms", timestamp=lambda event: event[1])
+    events = env.from_collection(EVENTS, uid="events", type=EVENT, parallelism=1)
+    timed = events.assign_timestamps_and_watermarks(strategy, parallelism=1)
+    counted = timed.key_by(0).process(CountWindows(), uid="count", returns=tuple[str, int, int])
+    counted.sink_to(LedgerSink("windows"), uid="out")
+    return env
+
+
+EXPECTED = Counter((user, end_of(time)) for user, time in EVENTS)
+
+
+def check_windows() -> None:
+    assert sorted(ledger("windows").rows()) == sorted((user, end, n) for (user, end), n in EXPECTED.items())
+
+
+@pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
+@pytest.mark.parametrize("point", ALL_POINTS)
+def test_windows_are_counted_once_over_a_crash(point: str, unaligned: bool) -> None:
+    forget_ledgers()
+    run_in_process(windows(fresh_storage(), 2, unaligned), 5, [Crash(point, nth=2, times=2)])
+    check_windows()
+
+
+@pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (1, 5), (4, 1)])
+def test_timers_follow_their_keys_and_the_watermark_is_restored(before: int, after: int, unaligned: bool) -> None:
+    resumed = 0
+    for seed in range(4):
+        forget_ledgers()
+        storage = fresh_storage()
+        try:
+            crash = [Crash("driver.notified", nth=1 + seed)]
+            InProcessRun(windows(storage, before, unaligned), seed, crash, max_drivers=1).run()
+        except AllDriversDied:
+            resumed += 1
+            run_in_process(windows(storage, after, unaligned, resume="latest"), seed)
+        check_windows()
+    assert resumed
+
+
+# -- quiet streams -----------------------------------------------------------------------------------------------------
+
+
+class Signals:
+    """What the functions of a job tell its sources. One process."""
+
+    fired: list[Any] = []
+
+
+class Quiet(tg.Source):
+    """Some records, then silence until something has fired."""
+
+    def __init__(self, records: list[Any], type: Any, wanted: int = 1) -> None:
+        self.records = records
+        self.record_type = type
+        self.wanted = wanted
+
+    def discover_splits(self, parallelism: int) -> list[tg.Split]:
+        return [tg.Split("quiet")]
+
+    def reader(self, context: ReaderContext) -> tg.SourceReader:
+        return QuietReader(self, context)
+
+
+class QuietReader(tg.SourceReader):
+    def __init__(self, source: Quiet, context: ReaderContext) -> None:
+        self.source = source
+        self.context = context
+        self.mine: list[tg.Split] = []
+        self.at = 0
+
+    def add_splits(self, splits: Sequence[tg.Split]) -> None:
+        self.mine = list(splits)
+        self.at = int(splits[0].position or 0)  # type: ignore[arg-type]
+
+    def poll(self, deadline: float) -> list[Any] | None:
+        if self.mine and self.at < len(self.source.records):
+            self.at += 1
+            return [self.source.records[self.at - 1]]
+        self.context.sleep(max(0.0, deadline - self.context.clock()))
+        return None
+
+    def splits(self) -> list[tg.Split]:
+        finished = self.at == len(self.source.records) and len(Signals.fired) >= self.source.wanted
+        return [tg.Split(split.id, self.at, finished) for split in self.mine]
+
+
+def quiet_job() -> tg.StreamEnvironment:
+    Signals.fired = []
+    forget_ledgers()
+    env = tg.StreamEnvironment("quiet", parallelism=1)
+    env.checkpointing(every="10ms", storage=fresh_storage())
+    env.restart_strategy("fixed-delay", attempts=5, delay="0s")
+    return env
+
+
+class Alarm(tg.KeyedProcessFunction):
+    """Processing-time timers, two of them out of order and one deleted."""
+
+    def process_element(self, event: tuple[str, int], ctx: tg.Context) -> None:
+        timers = ctx.timer_service()
+        now = timers.current_processing_time()
+        for delay in (300, 100, 200, 100):
+            timers.register_processing_time_timer(now + delay)
+        timers.delete_processing_time_timer(now + 200)
+
+    def on_timer(self, timestamp: int, ctx: tg.Context) -> Iterator[tuple[str, int]]:
+        assert ctx.time_domain == "processing"
+        assert ctx.timer_service().current_processing_time() >= timestamp
+        Signals.fired.append(timestamp)
+        yield (ctx.key, len(Signals.fired))
+
+
+def test_processing_time_timers_fire_in_order_on_a_stream_that_has_fallen_silent() -> None:
+    env = quiet_job()
+    stream = env.from_source(Quiet([("ann", 1)], EVENT, wanted=2), uid="quiet").key_by(0)
+    stream.process(Alarm(), uid="alarm", returns=EVENT).sink_to(LedgerSink("out"), uid="out")
+    run_in_process(env, 1)
+
+    assert Signals.fired == sorted(Signals.fired)
+    assert Signals.fired[1] - Signals.fired[0] == 200
+    assert sorted(ledger("out").rows()) == [("ann", 1), ("ann", 2)]
+
+
+def test_a_processing_time_timer_that_was_due_while_the_job_was_down_fires_after_the_restart() -> None:
+    env = quiet_job()
+    stream = env.from_source(Quiet([("ann", 1)], EVENT, wanted=2), uid="quiet").key_by(0)
+    stream.process(Alarm(), uid="alarm", returns=EVENT).sink_to(LedgerSink("out"), uid="out")
+    run_in_process(env, 2, [Crash("driver.notified", nth=2, times=1)])
+
+    assert len({key for key, _ in ledger("out").rows()}) == 1
+    assert len(ledger("out").rows()) == 2
+
+
+class Wait(tg.KeyedProcessFunction):
+    """An event-time timer at 50."""
+
+    def process_element(self, event: tuple[str, int], ctx: tg.Context) -> None:
+        ctx.timer_service().register_event_time_timer(50)
+
+    def on_timer(self, timestamp: int, ctx: tg.Context) -> Iterator[tuple[str, int]]:
+        Signals.fired.append(timestamp)
+        yield (ctx.key, ctx.current_watermark)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_source_that_never_says_anything_holds_nobody_back_when_it_may_be_idle(seed: int) -> None:
+    env = quiet_job()
+    strategy = tg.WatermarkStrategy.monotonous(timestamp=lambda event: event[1])
+    talking = env.from_source(Quiet([("ann", 10), ("ann", 100)], EVENT), uid="talking")
+    silent = env.from_source(Quiet([], EVENT), uid="silent")
+    timed = talking.assign_timestamps_and_watermarks(strategy)
+    idle = silent.assign_timestamps_and_watermarks(strategy.with_idleness("1s"))
+    joined = timed.union(idle).key_by(0)
+    joined.process(Wait(), uid="wait", returns=EVENT).sink_to(LedgerSink("out"), uid="out")
+    run_in_process(env, seed)
+
+    assert ledger("out").rows() == [("ann", 99)], "it fired by the watermark of the other, not by the end of all input"
+
+
+class Stamped:
+    """One subtask of assign_timestamps_and_watermarks, and what it passes on."""
+
+    def __init__(self) -> None:
+        env = tg.StreamEnvironment("stamps")
+        strategy = tg.WatermarkStrategy.monotonous(timestamp=lambda event: event[1]).with_idleness("1s")
+        stream = env.from_collection(EVENTS, uid="events", type=EVENT)
+        stream.assign_timestamps_and_watermarks(strategy, uid="stamps").print()
+        (planned,) = [p for p in plan_job("stamps", env._graph, 1).operators if p.uid == "stamps"]
+        self.clock = ManualClock()
+        self.operator = TimestampOperator(planned, 0, strategy, Time(self.clock, self.clock))
+        self.said: list[int] = []
+        self.operator.connect({}, [self.said.append])
+
+    def record(self, time: int) -> list[int]:
+        self.operator.process(Batch(record_type(EVENT), [("ann", time)]), 0)
+        return self.news()
+
+    def after(self, seconds: float) -> list[int]:
+        self.clock.advance(seconds)
+        self.operator.on_time()
+        return self.news()
+
+    def news(self) -> list[int]:
+        said, self.said[:] = list(self.said), []
+        return said
+
+
+def test_a_subtask_is_idle_after_its_time_and_counts_again_with_its_next_record() -> None:
+    stamped = Stamped()
+    stamped.operator.open(None)
+
+    assert stamped.record(100) == [99]
+    assert stamped.record(100) == []
+    assert stamped.after(1.0) == [IDLE]
+    assert stamped.after(5.0) == [], "said once"
+    assert stamped.record(100) == [99], "time has not gone on, but it is not idle any more"
+    assert stamped.record(101) == [100]
+
+
+def test_a_restored_watermark_is_said_again_though_no_record_comes() -> None:
+    stamped = Stamped()
+    stamped.operator.watermark = 50
+    stamped.operator.open(SubtaskRestore("stamps", 0, old_parallelism=1))
+
+    assert stamped.operator.next_time() == stamped.clock()
+    assert stamped.after(0.0) == [50]
+    assert stamped.record(40) == [], "it does not go back"
+    assert stamped.record(52) == [51]
+
+
+def test_a_watermark_that_waits_for_the_next_flush_is_not_lost_when_the_channel_falls_idle() -> None:
+    sent: list[int] = []
+
+    class Sent(EdgeWriter):
+        def __init__(self) -> None:
+            self._buffers, self._dirty, self._watermark, self._idle = [], False, None, False
+
+        def _tell_all(self, kind: Any, value: int = 0) -> None:
+            sent.append(value)
+
+    writer = Sent()
+    writer.write_watermark(10)
+    writer.write_watermark(IDLE)
+    writer.flush()
+    writer.write_watermark(IDLE)
+    writer.write_watermark(11)
+    writer.flush()
+
+    assert sent == [10, IDLE, 11]
