@@ -48,12 +48,15 @@ if TYPE_CHECKING:
     from tidegate.connectors.file_sink import FileSink
     from tidegate.connectors.files_source import Files
     from tidegate.connectors.generator import DataGenerator
+    from tidegate.connectors.http_sink import HttpSink
     from tidegate.connectors.kafka_records import BadRecord, KafkaRecord
     from tidegate.connectors.kafka_sink import KafkaSink
     from tidegate.connectors.kafka_source import KafkaSource
     from tidegate.connectors.print_sink import PrintSink
     from tidegate.connectors.sequence import NumberSequence
     from tidegate.connectors.socket import SocketText
+    from tidegate.connectors.tables.delta import DeltaSink
+    from tidegate.connectors.tables.manifest import ParquetTableSink, read_manifest
     from tidegate.coordinator.observing import JobStatus
     from tidegate.errors import (
         CheckpointDamaged,
@@ -113,9 +116,13 @@ _HOMES = {
     "KafkaRecord": "tidegate.connectors.kafka_records",
     "KafkaSink": "tidegate.connectors.kafka_sink",
     "KafkaSource": "tidegate.connectors.kafka_source",
+    "HttpSink": "tidegate.connectors.http_sink",
     "PrintSink": "tidegate.connectors.print_sink",
     "NumberSequence": "tidegate.connectors.sequence",
     "SocketText": "tidegate.connectors.socket",
+    "DeltaSink": "tidegate.connectors.tables.delta",
+    "ParquetTableSink": "tidegate.connectors.tables.manifest",
+    "read_manifest": "tidegate.connectors.tables.manifest",
     "JobStatus": "tidegate.coordinator.observing",
     "CheckpointDamaged": "tidegate.errors",
     "ConfigurationError": "tidegate.errors",
@@ -158,8 +165,10 @@ __all__ = [
     "DatabaseSink",
     "DatabaseTable",
     "DatabaseUpsertSink",
+    "DeltaSink",
     "FileSink",
     "Files",
+    "HttpSink",
     "JobClient",
     "JobFailed",
     "JobStatus",
@@ -175,6 +184,7 @@ __all__ = [
     "MapState",
     "NumberSequence",
     "OutputTag",
+    "ParquetTableSink",
     "Pickled",
     "PrintSink",
     "ProcessFunction",
@@ -196,6 +206,7 @@ __all__ = [
     "ValueState",
     "WatermarkStrategy",
     "WriterContext",
+    "read_manifest",
 ]
 
 

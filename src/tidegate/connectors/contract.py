@@ -200,6 +200,19 @@ class Sink(ABC):
         """None: prepare returns nothing that needs a commit."""
         return None
 
+    commits_on_driver: ClassVar[bool] = False  #: `commit_on_driver` is to be called
+
+    def commit_on_driver(
+        self, job: str, uid: str, incarnation: str, prepared: list[tuple[CheckpointId, bytes]]
+    ) -> None:
+        """Driver, when a checkpoint stands in the log: publish all of its committables in one step.
+
+        For an outside that has one log for all subtasks, like a table. `prepared`: each with the checkpoint that prepared
+        it, oldest first; what an earlier call has published may come again. Called right behind the log record, and before
+        each attempt with what that one starts from. The committers of the subtasks then only look whether it is done.
+        An exception: it is tried a few times, then the attempt fails, and the next one begins with it.
+        """
+
     def clean_up(self, job: str, uid: str, attempt: AttemptId, uncommitted: list[bytes]) -> None:
         """Driver, before `attempt`: remove what *earlier* attempts have staged and nobody will commit.
 

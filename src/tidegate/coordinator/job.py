@@ -23,6 +23,7 @@ import msgspec
 from tidegate.config import JobConfig
 from tidegate.connectors.contract import Split
 from tidegate.coordinator.attempt import AttemptEnded, AttemptFinished, AttemptRescaled, Outcome
+from tidegate.coordinator.driver_commits import commit_on_driver
 from tidegate.coordinator.observing import AttemptFailed, AttemptStarted, JobStatus, JobView, StatusChanged
 from tidegate.coordinator.ports import CrashPoints
 from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt, shared_files
@@ -189,6 +190,8 @@ class JobRun:
         }
         self._clean_up_sinks(metadata)
         write_probe(self._store, self.plan.job, attempt)
+        if metadata is not None:
+            commit_on_driver(self.plan, metadata, record.incarnation)
         restored_from = None if metadata is None else metadata.checkpoint
         starts = plan_start(
             self.plan,

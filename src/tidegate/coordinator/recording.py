@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from tidegate.coordinator.driver_commits import commit_on_driver
 from tidegate.coordinator.ports import CrashPoints
 from tidegate.errors import StorageError, TidegateError
 from tidegate.graph.plan import JobPlan
@@ -105,6 +106,7 @@ class CheckpointRecorder:
         self._append(self.log.completed(pointer, kept, self.wall_clock(), stop=stop))
         self.crash_points.reach("driver.after-log", None, checkpoint)
         self._dropped += dropped
+        self._commit_on_driver(metadata, last.incarnation)
         place = self.store.uri(pointer.metadata_path)
         oldest = CheckpointId(min(each.id for each in kept))
         return StoredCheckpoint(pointer.size_bytes, folder_of(place) if order is not None else place, oldest)
@@ -170,6 +172,19 @@ class CheckpointRecorder:
             return
         if swept:
             log.info("%d files that nobody refers to were removed from storage, %s first", len(swept), swept[0])
+
+    def _commit_on_driver(self, metadata: CheckpointMetadata, incarnation: str) -> None:
+        """Sinks with one log for all subtasks. The checkpoint counts already: if this fails, the next attempt does it."""
+        delay = FIRST_RETRY_S
+        for tries_left in reversed(range(LOG_TRIES)):
+            try:
+                commit_on_driver(self.plan, metadata, incarnation)
+                return
+            except Exception as error:
+                if not tries_left:
+                    raise LogInDoubt(f"checkpoint {metadata.checkpoint} is complete, but {error}") from error
+                self.sleep(delay)
+                delay *= 2
 
     def _append(self, record: LogRecord) -> None:
         delay = FIRST_RETRY_S

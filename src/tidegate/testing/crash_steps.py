@@ -104,6 +104,7 @@ class MortalSink(Sink):
         self.deaths = deaths
         self.notice = notice
         self.guarantee = inner.guarantee  # type: ignore[misc]
+        self.commits_on_driver = inner.commits_on_driver  # type: ignore[misc]
 
     def writer(self, context: WriterContext) -> SinkWriter:
         made: SinkWriter = self.deaths.around("writer", lambda: self.inner.writer(context))
@@ -112,6 +113,11 @@ class MortalSink(Sink):
     def committer(self, context: WriterContext) -> Committer | None:
         made: Committer | None = self.deaths.around("committer", lambda: self.inner.committer(context))
         return None if made is None else _MortalCommitter(made, self.deaths)
+
+    def commit_on_driver(
+        self, job: str, uid: str, incarnation: str, prepared: list[tuple[CheckpointId, bytes]]
+    ) -> None:
+        self.inner.commit_on_driver(job, uid, incarnation, prepared)
 
     def clean_up(self, job: str, uid: str, attempt: AttemptId, uncommitted: list[bytes]) -> None:
         self.deaths.around("clean_up", lambda: self.inner.clean_up(job, uid, attempt, uncommitted))

@@ -1,0 +1,223 @@
+"""Tables of Parquet files, each record in them exactly once, an epoch of all subtasks at once. See docs/files-and-tables.md.
+
+Where it runs: writers on the executors put files where they will stay, under names that nobody knows; the driver appends
+them to the table's log when the checkpoint stands in the job's log; the subtasks' committers look whether it has.
+
+Evidence: the table's log holds, for each job and sink (the app), the newest checkpoint whose files are in it. A commit takes
+all committables of a checkpoint n in one step and writes n with them, so whatever was prepared for n or before is in the
+table exactly when its number is n or more.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import msgspec
+import pyarrow as pa
+import xxhash
+
+from tidegate.batch import Batch
+from tidegate.connectors.contract import CommitOutcome, Committer, Sink, SinkWriter, WriterContext
+from tidegate.connectors.database.names import parse_attempt
+from tidegate.connectors.file_encoders import check_writable
+from tidegate.connectors.local_paths import local_path
+from tidegate.connectors.part_writer import PartWriter, StagedPart
+from tidegate.connectors.stored_files import SpooledParts
+from tidegate.durations import Duration, seconds
+from tidegate.errors import ConfigurationError
+from tidegate.ids import AttemptId, CheckpointId
+from tidegate.storage.store import ObjectStore, open_store
+
+FORMAT_VERSION = 1
+
+
+class TableFile(msgspec.Struct, frozen=True, rename={"version": "v", "size_bytes": "bytes"}):
+    """A file that is written and not yet part of the table; also how a manifest names it. JSON."""
+
+    path: str  # relative to the table
+    size_bytes: int
+    rows: int
+    checksum: str  # xxh3_128, hex
+    partition: list[tuple[str, str | None]]
+    schema: bytes  # of the stream, with the columns of the partitions; Arrow IPC
+    checkpoint: int
+    version: int = FORMAT_VERSION
+
+    def arrow_schema(self) -> pa.Schema:
+        return pa.ipc.read_schema(pa.py_buffer(self.schema))
+
+
+def decode_file(data: bytes) -> TableFile:
+    """:raises ConfigurationError: when it is none of ours, or of another version."""
+    try:
+        file = msgspec.json.decode(data, type=TableFile)
+    except msgspec.MsgspecError as error:
+        raise ConfigurationError(f"A committable of a table sink cannot be read ({error}).") from None
+    if file.version != FORMAT_VERSION:
+        raise ConfigurationError(
+            f"A committable of a table sink has version {file.version}, this release reads {FORMAT_VERSION}. Start the job "
+            "with the release that wrote it."
+        )
+    return file
+
+
+class TableLog(ABC):
+    """The log of one table. Opened where it is used."""
+
+    @abstractmethod
+    def newest(self, app: str) -> int:
+        """The newest checkpoint of this job and sink that the table has; 0 for none."""
+
+    @abstractmethod
+    def append(self, app: str, checkpoint: int, files: Sequence[TableFile], partition_by: Sequence[str]) -> None:
+        """Add the files and the number in one step. Of two tries at once one fails, or both write the same."""
+
+    @abstractmethod
+    def holds(self, paths: set[str]) -> set[str]:
+        """Those of the files that are part of the table."""
+
+
+class TableSink(Sink):
+    """What table sinks share. Each needs a folder of its own.
+
+    :param path: a folder, or one in a store that checkpoints can use (s3://bucket/table)
+    :param partition_by: fields whose values name folders
+    :param max_bytes: a file that has grown to this (before compression) is closed; every checkpoint closes one too
+    :param max_age: a file that is older is closed when the next record comes
+    """
+
+    guarantee = "exactly-once"
+    commits_on_driver = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        partition_by: str | Sequence[str] = (),
+        max_bytes: int = 128 * 1024 * 1024,
+        max_age: Duration | None = None,
+    ) -> None:
+        text = os.fspath(path)
+        is_store = "://" in text and not text.lower().startswith("file:")
+        self.location = text.rstrip("/") if is_store else local_path(text)
+        self.store: ObjectStore = open_store(self.location)
+        self.partition_by = [partition_by] if isinstance(partition_by, str) else list(partition_by)
+        if max_bytes < 1:
+            raise ConfigurationError(f"max_bytes must be at least 1; got {max_bytes}.")
+        self.max_bytes = max_bytes
+        self.max_age_s = None if max_age is None else seconds(max_age, "max_age")
+
+    @abstractmethod
+    def log(self) -> TableLog: ...
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """:raises ConfigurationError: when the table cannot hold such records."""
+
+    def file_path(self, name: str, folder: str) -> str:
+        """Where a file of the table lies, relative to it."""
+        return f"{folder}/{name}" if folder else name
+
+    def writer(self, context: WriterContext) -> SinkWriter:
+        check_writable("parquet", context.record_type)
+        self.check_schema(context.record_type.schema)
+        return _TableWriter(self, context)
+
+    def committer(self, context: WriterContext) -> Committer:
+        return TableCommitter(self, app_id(context.job, context.uid, context.incarnation))
+
+    def commit_on_driver(
+        self, job: str, uid: str, incarnation: str, prepared: list[tuple[CheckpointId, bytes]]
+    ) -> None:
+        log, app = self.log(), app_id(job, uid, incarnation)
+        newest = log.newest(app)
+        files = [decode_file(data) for checkpoint, data in prepared if checkpoint > newest]
+        if newest == 0 and files:
+            # A job that continues a savepoint of another one, or whose table knows it by another log: by the files, then.
+            there = log.holds({file.path for file in files})
+            files = [file for file in files if file.path not in there]
+        checkpoint = max(checkpoint for checkpoint, _ in prepared)
+        if checkpoint > newest:
+            log.append(app, checkpoint, files, self.partition_by)
+
+
+def app_id(job: str, uid: str, incarnation: str) -> str:
+    return f"tidegate:{job}:{uid}:{incarnation}"
+
+
+class TableCommitter(Committer):
+    """The subtask's side of the second phase: it looks whether the driver has done it."""
+
+    version = FORMAT_VERSION
+
+    def __init__(self, sink: TableSink, app: str) -> None:
+        self._sink = sink
+        self._app = app
+
+    def commit(self, committables: list[bytes]) -> list[CommitOutcome]:
+        newest = self._sink.log().newest(self._app)
+        return [
+            CommitOutcome.DONE if decode_file(data).checkpoint <= newest else CommitOutcome.RETRY
+            for data in committables
+        ]
+
+
+class _TableWriter(SinkWriter):
+    def __init__(self, sink: TableSink, context: WriterContext) -> None:
+        self._sink = sink
+        self._subtask = context.subtask
+        self._prefix = f"{owner_prefix(context.job, context.uid)}-{context.attempt}-{context.subtask}"
+        self._schema = context.record_type.schema.serialize().to_pybytes()
+        self._sequence = 0
+        self._spool = SpooledParts(sink.store)
+        self._parts = PartWriter(
+            context.record_type,
+            "parquet",
+            self._spool.open_file,
+            context.clock,
+            sink.max_bytes,
+            sink.max_age_s,
+            sink.partition_by,
+        )
+
+    def write(self, batch: Batch) -> None:
+        self._parts.write(batch)
+
+    def flush(self) -> None:
+        self._parts.flush()
+
+    def prepare(self, checkpoint: CheckpointId) -> list[bytes]:
+        return [self._put(checkpoint, part) for part in self._parts.take()]
+
+    def _put(self, checkpoint: CheckpointId, part: StagedPart) -> bytes:
+        name = f"{self._prefix}-{self._sequence}-{secrets.token_hex(4)}.parquet"
+        self._sequence += 1
+        path = self._sink.file_path(name, part.folder)
+        self._spool.move(part.path, path)
+        return msgspec.json.encode(
+            TableFile(
+                path, part.size_bytes, part.rows, part.checksum, list(part.partition), self._schema, int(checkpoint)
+            )
+        )
+
+    def close(self) -> None:
+        self._parts.abandon()
+        self._spool.close()
+
+
+def owner_prefix(job: str, uid: str) -> str:
+    """What the files of one sink begin with."""
+    return f"part-{xxhash.xxh3_64_hexdigest(f'{job}{chr(0)}{uid}'.encode('utf-8', 'surrogatepass'))}"
+
+
+def attempt_of_file(name: str, owner: str) -> AttemptId | None:
+    """The attempt that wrote a file; None for what is not the sink's."""
+    if not name.startswith(f"{owner}-"):
+        return None
+    generation, _, rest = name[len(owner) + 1 :].partition("-")
+    try:
+        return parse_attempt(f"{generation}-{rest.partition('-')[0]}")
+    except ValueError:
+        return None

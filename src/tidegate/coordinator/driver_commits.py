@@ -1,0 +1,40 @@
+"""The second phase of sinks that have one log for all subtasks: a table. Driver; no Spark job, the job holds all slots.
+
+    step 5c   the checkpoint stands in the log; each such sink publishes all of its committables in one step
+
+Done by the thread that wrote the log record, before any slot is told; and before each attempt, for what it starts from: a
+driver that dies between the two leaves it to the next.
+"""
+
+from __future__ import annotations
+
+from tidegate.errors import ConfigurationError, ConnectorError
+from tidegate.graph.plan import JobPlan
+from tidegate.graph.specs import SinkSpec
+from tidegate.ids import CheckpointId
+from tidegate.storage.metadata import CheckpointMetadata
+
+
+def commit_on_driver(plan: JobPlan, metadata: CheckpointMetadata, incarnation: str) -> None:
+    """:raises ConnectorError: :raises ConfigurationError: naming the sink. What was published stays so."""
+    for operator in plan.operators:
+        spec = operator.operator.spec
+        if not isinstance(spec, SinkSpec) or not spec.sink.commits_on_driver:
+            continue
+        prepared = [
+            (CheckpointId(committable.checkpoint), committable.payload)
+            for slot in metadata.slots
+            for subtask in slot.subtasks
+            for committable in subtask.committables
+            if committable.uid == operator.uid
+        ]
+        if not prepared:
+            continue
+        try:
+            spec.sink.commit_on_driver(plan.job, operator.uid, incarnation, sorted(prepared))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{operator.operator} could not be committed: {error}") from error
+        except Exception as error:
+            raise ConnectorError(
+                f"{operator.operator} could not be committed: {type(error).__name__}: {error}"
+            ) from error
