@@ -66,7 +66,7 @@ class JobConfig:
     retention: str = "retain"  #: of checkpoints when the job is canceled: "retain", or "delete"
     restart: RestartSettings = field(default_factory=RestartSettings)
     buffer_timeout_s: float = 0.010
-    inbox_bytes: int = 2 << 20
+    inbox_bytes: int = 1 << 20
     held_memory_bytes: int = 32 << 20
     held_disk_bytes: int = 1 << 30
     inline_limit_bytes: int = 20 * 1024

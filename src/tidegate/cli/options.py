@@ -114,7 +114,7 @@ OPTIONS = (
            "what requests must carry: Authorization: Bearer TOKEN"),
     Option("tidegate.log-format", "log_format", read.word, "text",
            "of what workers write to their standard error: text, or json for one object a line"),
-    Option("tidegate.inbox-bytes", "inbox_bytes", read.size, "2 mb",
+    Option("tidegate.inbox-bytes", "inbox_bytes", read.size, "1 mb",
            "input that a slot buffers before it holds its senders back"),
     Option("tidegate.held-memory-bytes", "held_memory_bytes", read.size, "32 mb",
            "input held back for alignment in a slot's memory; more goes to its disk"),

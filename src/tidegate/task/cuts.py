@@ -5,6 +5,7 @@ Executor; the task's thread. At most one is under way, but an aborted one may st
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tidegate.ids import CheckpointId
@@ -20,6 +21,13 @@ class Cut:
     snapshots: list[OperatorSnapshot]
     timings: SnapshotTimings
     capture: Capture
+
+
+def release(snapshots: Iterable[OperatorSnapshot]) -> None:
+    """They will not be stored."""
+    for snapshot in snapshots:
+        if snapshot.keyed is not None:
+            snapshot.keyed.release()
 
 
 @dataclass(slots=True)
@@ -65,9 +73,7 @@ class UnalignedCuts:
     def forget_up_to(self, checkpoint: CheckpointId) -> None:
         """Complete or aborted: nothing of it is needed any more."""
         for old in [id for id in self._cuts if id <= checkpoint]:
-            for snapshot in self._cuts.pop(old).snapshots:
-                if snapshot.keyed is not None:
-                    snapshot.keyed.release()
+            release(self._cuts.pop(old).snapshots)
         self._turned = {id for id in self._turned if id > checkpoint}
         self._turns_at = {id: at for id, at in self._turns_at.items() if id > checkpoint}
         self._arrived = {id for id in self._arrived if id > checkpoint}

@@ -24,6 +24,9 @@ from tidegate.wire.records import encode_records
 MAX_FRAME_BYTES = 1 << 20  #: a frame is one credit of Spark's back-pressure, whatever its size
 FULL_BUFFER_BYTES = 256 * 1024
 FULL_BUFFER_ROWS = 2048
+#: Rows make smaller frames: whoever takes records one by one is slow, and what is in flight stands before each barrier.
+ROW_FRAME_BYTES = 64 * 1024
+FIRST_FRAME_ROWS = 256  #: as long as the size of a row is not known
 
 
 class _Buffer:
@@ -42,14 +45,14 @@ class _Buffer:
         first = self.parts[0]
         return first.has_columns == batch.has_columns and (first.timestamps is None) == (batch.timestamps is None)
 
-    def add(self, batch: Batch) -> bool:
+    def add(self, batch: Batch, most_rows: int) -> bool:
         """Whether the buffer is full now."""
         self.parts.append(batch)
         if batch.has_columns:
             self.columns_bytes += batch.columns().nbytes
             return self.columns_bytes >= FULL_BUFFER_BYTES
         self.rows += len(batch)
-        return self.rows >= FULL_BUFFER_ROWS
+        return self.rows >= most_rows
 
     def take(self) -> Batch | None:
         parts, self.parts, self.rows, self.columns_bytes = self.parts, [], 0, 0
@@ -79,6 +82,7 @@ class EdgeWriter:
         self._slots = [plan.next_slot(edge, target, edge.from_layer) for target in range(edge.down_parallelism)]
         self._buffers = [_Buffer() for _ in range(edge.down_parallelism)]
         self._turn = origin % edge.down_parallelism  #: next receiver of a rebalance
+        self._most_rows = FIRST_FRAME_ROWS  #: of a frame that is made of rows; follows their size
         self._dirty = False
         self._watermark: int | None = None  #: to be sent with the next flush
         self._idle = False  #: and then this, that the channel is idle
@@ -181,24 +185,32 @@ class EdgeWriter:
         self._dirty = True
         if not buffer.fits(batch):
             self._send(target, buffer)
-        if buffer.add(batch):
+        if not batch.has_columns:
+            while len(batch) > self._most_rows:
+                head, batch = batch.slice(0, self._most_rows), batch.slice(self._most_rows, len(batch))
+                buffer.add(head, 0)
+                self._send(target, buffer)
+        if buffer.add(batch, self._most_rows):
             self._send(target, buffer)
 
     def _send(self, target: int, buffer: _Buffer) -> None:
         batch = buffer.take()
         if batch is not None:
-            self._send_batch(target, batch)
+            rows = 0 if batch.has_columns else len(batch)
+            size = self._send_batch(target, batch)
+            if rows:
+                self._most_rows = max(1, min(FULL_BUFFER_ROWS, ROW_FRAME_BYTES * rows // size))
 
-    def _send_batch(self, target: int, batch: Batch) -> None:
+    def _send_batch(self, target: int, batch: Batch) -> int:
+        """The payload's size."""
         try:
             flags, payload = encode_records(batch)
         except Exception as error:  # a record that does not fit the declared type, or cannot be pickled
             raise OperatorFailed(self._owner, error) from error
         if len(payload) > MAX_FRAME_BYTES and len(batch) > 1:
             half = len(batch) // 2
-            self._send_batch(target, batch.slice(0, half))
-            self._send_batch(target, batch.slice(half, len(batch)))
-            return
+            first = self._send_batch(target, batch.slice(0, half))
+            return first + self._send_batch(target, batch.slice(half, len(batch)))
         self._outbox.send(
             self._slots[target],
             Kind.RECORDS,
@@ -209,6 +221,7 @@ class EdgeWriter:
             flags=flags,
             payload=payload,
         )
+        return len(payload)
 
 
 def _picked(batch: Batch, places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:

@@ -15,7 +15,7 @@ Invariant 2. No record is processed before state is restored and restored commit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 import msgspec
@@ -39,12 +39,12 @@ from tidegate.task.arrivals import Arrivals
 from tidegate.task.capture import Capture
 from tidegate.task.chains import HostedChain, host_chains
 from tidegate.task.committing import Commits
-from tidegate.task.cuts import Cut, UnalignedCuts
+from tidegate.task.cuts import Cut, UnalignedCuts, release
 from tidegate.task.held import HeldFrames
 from tidegate.task.inbox import Captured, Overflowed
 from tidegate.task.keyed_files import SlotFiles
 from tidegate.task.mailbox import BarrierArrived, Letter, Mailbox
-from tidegate.task.operators.base import OperatorFailed, RunningOperator
+from tidegate.task.operators.base import OperatorFailed, OperatorSnapshot, RunningOperator
 from tidegate.task.operators.build import OperatorSurroundings
 from tidegate.task.operators.timers import Time
 from tidegate.task.outbox import Outbox
@@ -494,10 +494,14 @@ class Slot:
     def _give_up(self, checkpoint: CheckpointId, what: str, kept_bytes: int) -> None:
         """What has to be kept for the checkpoint is too much: decline it, and let the frames go on in order."""
         limits = f"memory ({self.settings.held_memory_bytes}) and disk ({self.settings.held_disk_bytes})"
-        self._control.send(Decline(checkpoint, f"{kept_bytes} bytes had to be {what}, more than {limits} allow"))
+        self._decline(checkpoint, f"{kept_bytes} bytes had to be {what}, more than {limits} allow")
+        self._act(self._aligner.on_abort(checkpoint))
+
+    def _decline(self, checkpoint: CheckpointId, reason: str, taken: Sequence[OperatorSnapshot] = ()) -> None:
+        release(taken)
+        self._control.send(Decline(checkpoint, reason))
         self.mailbox.shut_up_to(checkpoint)
         self._cuts.forget_up_to(checkpoint)
-        self._act(self._aligner.on_abort(checkpoint))
 
     def _cut(self, checkpoint: CheckpointId) -> None:
         """Unaligned: the snapshot now, with what was received before each channel's barrier and not yet processed."""
@@ -555,8 +559,9 @@ class Slot:
         for operator in self._operators:
             try:
                 snapshots.append(operator.snapshot_sync(checkpoint))
-            except Exception as error:
-                raise OperatorFailed(operator, error, checkpoint) from error
+            except Exception as error:  # nothing has changed by it: the job goes on, unless the policy says otherwise
+                self._decline(checkpoint, f"{operator.name}: {type(error).__name__}: {error}", snapshots)
+                return
         now = self._clock()
         timings = SnapshotTimings(
             start_delay_s=max(0.0, began - alignment_s - self._triggered_at.get(checkpoint, began)),
