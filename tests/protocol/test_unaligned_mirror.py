@@ -2,8 +2,8 @@
 
 Every record of a lane (source and split) takes the same keyed way at any parallelism, so its numbers must arrive in order,
 each once, also when the job goes on at another parallelism. The job is failed in its function (at a quarter of the numbers),
-in its snapshot (at a half), in its function and the recovery from that (at three quarters) and at its end; a checker in the job and one outside of it
-count what is lost, doubled and out of order. `slow` marks the whole table.
+in its snapshot (at a half), in its function and in the recovery from that (at three quarters), and at its end. A checker
+in the job and one outside of it count what is lost, doubled and out of order. `slow` marks the whole table.
 """
 
 from __future__ import annotations
