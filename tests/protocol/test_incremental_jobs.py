@@ -117,6 +117,7 @@ def test_a_crash_at_each_step_twice_in_a_row(backend: str, incremental: bool, po
 
     assert_counted_once(ledger("out").rows(), SOURCE)
     assert_all_kinds_agree()
+    assert_nothing_is_left_behind(storage)
 
 
 @pytest.mark.parametrize(("old", "new"), [(2, 3), (3, 2), (1, 5), (4, 1)])
@@ -128,6 +129,7 @@ def test_restored_at_another_parallelism(backend: str, incremental: bool, old: i
 
     assert_counted_once(ledger("out").rows(), SOURCE)
     assert_all_kinds_agree()
+    assert_nothing_is_left_behind(storage)
 
 
 @pytest.mark.parametrize("after", BACKENDS, ids=str)
@@ -139,6 +141,7 @@ def test_restored_into_another_backend(before: tuple[str, bool], after: tuple[st
 
     assert_counted_once(ledger("out").rows(), SOURCE)
     assert_all_kinds_agree()
+    assert_nothing_is_left_behind(storage)
 
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
