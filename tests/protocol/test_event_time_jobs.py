@@ -202,6 +202,29 @@ def test_a_processing_time_timer_that_was_due_while_the_job_was_down_fires_after
     assert len(ledger("out").rows()) == 2
 
 
+class Forgetful(tg.KeyedProcessFunction):
+    """Tells when its state has not only expired but gone."""
+
+    seen = tg.ValueState(int, ttl=tg.Ttl("1s"))
+
+    def process_element(self, event: tuple[str, int], ctx: tg.Context) -> None:
+        self.seen.set(event[1])
+        ctx.timer_service().register_processing_time_timer(ctx.timer_service().current_processing_time() + 10_000)
+
+    def on_timer(self, timestamp: int, ctx: tg.Context) -> Iterator[tuple[str, int]]:
+        Signals.fired.append(timestamp)
+        yield (ctx.key, len(self.seen._table))  # type: ignore[attr-defined]
+
+
+def test_expired_state_is_cleaned_up_while_the_stream_is_silent() -> None:
+    env = quiet_job()
+    stream = env.from_source(Quiet([("ann", 1)], EVENT), uid="quiet").key_by(0)
+    stream.process(Forgetful(), uid="forgetful", returns=EVENT).sink_to(LedgerSink("out"), uid="out")
+    run_in_process(env, 1)
+
+    assert ledger("out").rows() == [("ann", 0)]
+
+
 class Wait(tg.KeyedProcessFunction):
     """An event-time timer at 50."""
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from tidegate.api.functions import Context, KeyedProcessFunction
 from tidegate.batch import Batch
 from tidegate.state.backend import bind_states
+from tidegate.state.declarations import declared_states
 from tidegate.state.timers import TimerQueue
 from tidegate.task.operators.base import RunningOperator, check_iterable
 from tidegate.task.operators.checkpointed import keeper_for
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from tidegate.state.backend import KeyedStateBackend
     from tidegate.state.key_selector import KeySelector
     from tidegate.wire.control import SubtaskRestore
+
+
+CLEAN_UP_PAUSE_S = 1.0  #: between two looks for expired state, beside those that follow each frame
+CLEAN_UP_BUSY_PAUSE_S = 0.02  #: while there is some
+CLEAN_UP_ENTRIES = 2048  #: about a millisecond
 
 
 class FunctionOperator(RunningOperator):
@@ -140,6 +146,8 @@ class KeyedProcessOperator(FunctionOperator):
         self._inputs = [(key.row_key(), key.key_type().normalise) for key in keys]
         self._denormalise = keys[0].key_type().denormalise
         self._time = time
+        self._expires = any(declaration.ttl is not None for declaration in declared_states(function).values())
+        self._clean_up_at = time.clock() + CLEAN_UP_PAUSE_S
         self._timers: Timers | None = None
         if type(function).on_timer is not KeyedProcessFunction.on_timer:
             self._timers = Timers(backend, time)
@@ -189,11 +197,18 @@ class KeyedProcessOperator(FunctionOperator):
             self._fire(self._timers.event, watermark, "event")
 
     def next_time(self) -> float | None:
-        return None if self._timers is None else self._timers.next_processing_time()
+        timer = None if self._timers is None else self._timers.next_processing_time()
+        if not self._expires:
+            return timer
+        return self._clean_up_at if timer is None else min(timer, self._clean_up_at)
 
     def on_time(self) -> None:
         if self._timers is not None:
             self._fire(self._timers.processing, self._time.wall_ms(), "processing")
+        if self._expires and self._clean_up_at <= (now := self._time.clock()):
+            # Also while no record comes: what has expired must not stay for ever in a stream that has fallen silent.
+            forgotten = self._keyed_backend.clean_up(CLEAN_UP_ENTRIES)
+            self._clean_up_at = now + (CLEAN_UP_BUSY_PAUSE_S if forgotten else CLEAN_UP_PAUSE_S)
 
     def _fire(self, queue: TimerQueue, up_to: int, domain: str) -> None:
         assert self._timers is not None
