@@ -19,7 +19,7 @@ log = logging.getLogger("tidegate.kafka")
 
 Options = Union[Mapping[str, Any], Callable[[], Mapping[str, Any]]]
 
-METADATA_S = 15.0  #: how long a question about topics may take
+METADATA_S = 10.0  #: how long a question about topics may take
 #: What the connectors decide themselves. Everything else of librdkafka's settings is the user's.
 RESERVED = frozenset(
     {
@@ -183,6 +183,7 @@ def partitions_of(client: Any, topics: Iterable[str], trouble: Trouble) -> dict[
             if described.error is not None:
                 raise kafka().KafkaException(described.error)
         except kafka().KafkaException as error:
+            client.poll(0)  # lets it tell the reason
             raise trouble.in_words(f"look at the topic {topic!r}", error) from None
         found[topic] = sorted(described.partitions)
     return found

@@ -36,6 +36,7 @@ BAD_RECORDS = OutputTag("bad-records", BadRecord)
 _ROWS_PER_POLL = 2000
 _FETCHED_KBYTES = 16 * 1024  #: what the client may hold that nobody has polled yet
 _KEPT_CHECKPOINTS = 100
+_LOOK_S = 30.0  #: how often to look whether the topics are still there
 
 
 class KafkaSource(Source):
@@ -208,7 +209,7 @@ class _KafkaReader(SourceReader):
             max_poll_interval_ms=86_400_000,
         )
         self.finds_splits = source.discover_s is not None
-        self._finder = _Finder(source, context.subtask, context.parallelism) if self.finds_splits else None
+        self._finder = _Finder(source, context.subtask, context.parallelism)
 
     def add_splits(self, splits: Sequence[Split]) -> None:
         for split in splits:
@@ -230,7 +231,7 @@ class _KafkaReader(SourceReader):
         )
 
     def poll(self, deadline: float) -> list[Any] | Polled | None:
-        if self._finder is not None and (found := self._finder.take(self._progress)):
+        if self._finder.has_news and (found := self._finder.take(self._progress)):
             self.add_splits(found)
         # The first message is waited for; `consume` would wait until it had all that it was asked for.
         first = self._consumer.poll(max(0.0, min(deadline - self._clock(), 0.1)))
@@ -326,43 +327,58 @@ class _KafkaReader(SourceReader):
             self._consumer.commit(offsets=[kafka().TopicPartition(*place) for place in offsets], asynchronous=True)
 
     def close(self) -> None:
-        if self._finder is not None:
-            self._finder.close()
+        self._finder.close()
         self._consumer.close()
 
 
 class _Finder:
-    """Looks for new partitions in a thread of its own: a broker that does not answer must not hold up the reader."""
+    """Looks at the topics now and then, in a thread of its own: a broker that does not answer must not hold up the reader. It
+    finds new partitions, and topics that are gone: the client goes on fetching from those without a word."""
 
     def __init__(self, source: KafkaSource, subtask: int, parallelism: int) -> None:
         self._source = source
         self._subtask = subtask
         self._parallelism = parallelism
+        self.has_news = False
         self._found: list[Split] = []  #: replaced, never changed
+        self._gone: ConfigurationError | None = None
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tidegate-kafka-partitions", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="tidegate-kafka-topics", daemon=True)
         self._thread.start()
 
     def take(self, known: Mapping[tuple[str, int], _Progress]) -> list[Split]:
-        """What is ours and new."""
-        return [split for split in self._found if parted(split.id) not in known] if self._found else []
+        """What is ours and new. :raises ConnectorError: when a topic is gone."""
+        self.has_news = False
+        if self._gone is not None:  # a look before the next attempt tells for sure
+            raise ConnectorError(self._gone.message)
+        return [split for split in self._found if parted(split.id) not in known]
 
     def _run(self) -> None:
         source = self._source
         trouble = Trouble(source.connection, source.what)
         consumer = source.connection.consumer(trouble, group_id="tidegate-discovery", enable_auto_commit=False)
-        while not self._ending.wait(source.discover_s):
+        missing = 0
+        while not self._ending.wait(_LOOK_S if source.discover_s is None else source.discover_s):
             try:
-                found = []
-                for topic, partitions in partitions_of(consumer, source.topics, trouble).items():
-                    for partition in partitions:
-                        if source.owner(f"{topic}/{partition}", self._parallelism) == self._subtask:
-                            low, _ = _bounds(consumer, topic, partition)
-                            found.append(Split(f"{topic}/{partition}", {"offset": low, "end": None}))
-                self._found = found
+                self._look(consumer, trouble)
+                missing = 0
+            except ConfigurationError as error:  # twice: a broker that has just started may not know all of them
+                missing += 1
+                if missing > 1:
+                    self._gone, self.has_news = error, True
             except Exception as error:  # told, and tried again: the reader itself will say what is wrong
                 log.warning("%s could not look for new partitions: %s", source.what, error)
         consumer.close()
+
+    def _look(self, consumer: Any, trouble: Trouble) -> None:
+        source = self._source
+        found = []
+        for topic, partitions in partitions_of(consumer, source.topics, trouble).items():
+            for partition in partitions if source.discover_s is not None else ():
+                if source.owner(f"{topic}/{partition}", self._parallelism) == self._subtask:
+                    low, _ = _bounds(consumer, topic, partition)
+                    found.append(Split(f"{topic}/{partition}", {"offset": low, "end": None}))
+        self._found, self.has_news = found, bool(found)
 
     def close(self) -> None:
         self._ending.set()
