@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from protocol_kit import fresh_storage
+from test_slot import Worker
 
 import tidegate as tg
+from tidegate.task.program import SlotSettings
 from tidegate.testing.crash_points import Crash
 from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
 from tidegate.testing.runner import run_in_process
+from tidegate.wire.control import Start, SubtaskRestore
 
 NUMBERS = 200
 SEEDS = range(25)
@@ -39,6 +44,34 @@ def doubled(seed: int, **guarantee: object) -> int:
     rows = ledger("out").rows()
     assert {value for value, _ in rows} == set(range(NUMBERS))  # never lost, under either guarantee
     return sum(1 for _, times in rows if times > 1)
+
+
+# -- the case itself, forced ------------------------------------------------------------------------------------------
+
+
+def counted_after_a_failure(exactly_once: bool) -> Counter[int]:
+    """Records behind an early barrier come before the late barrier; the slot dies; the sources go on behind their
+    positions. How often each record is in the state then."""
+    settings = SlotSettings(exactly_once=exactly_once, inline_limit_bytes=0)
+    first = Worker(settings=settings).start()
+    first.get(first.a.records(1), first.a.barrier(1), first.a.records(2), first.b.records(3), first.b.barrier(1))
+    first.uploads.run_all()
+    file = first.acknowledged(1).snapshot.file
+
+    again = Worker(settings=settings, store=first.store)
+    subtasks = [SubtaskRestore("track", 0, old_parallelism=1), SubtaskRestore("out", 0, old_parallelism=1)]
+    again.start(Start(1, subtasks, [file]))
+    again.get(again.a.records(2), again.a.barrier(2), again.b.barrier(2))  # a stood behind 1, b behind 3
+    again.uploads.run_all()
+    return Counter(again.stored(2))
+
+
+def test_a_record_behind_an_early_barrier_is_counted_twice_under_at_least_once_and_once_under_exactly_once() -> None:
+    assert counted_after_a_failure(exactly_once=False) == {1: 1, 2: 2, 3: 1}
+    assert counted_after_a_failure(exactly_once=True) == {1: 1, 2: 1, 3: 1}
+
+
+# -- over whole jobs --------------------------------------------------------------------------------------------------
 
 
 def test_at_least_once_counts_records_behind_an_early_barrier_twice_after_a_failure() -> None:

@@ -230,7 +230,7 @@ def run_with_all_failures(topology: str, parallelism: int, mode: str, seed: int)
     result = InProcessRun(build(topology, parallelism, mode, storage), seed).run()
     assert result.status is JobStatus.FINISHED, result.error
     assert not to_come, f"these did not fail: {to_come}"
-    assert result.view.restarts >= len(STAGES)
+    assert result.view.restarts >= len(STAGES) - 1  # two may fall into one attempt
     assert logged_checkpoints(storage, "mirror")
     assert_lost_doubled_and_out_of_order_are_none(topology, parallelism)
 

@@ -26,7 +26,7 @@ def draw_unaligned(seed: int, rescale: bool) -> aligned.Case:
     if case.limits["held_disk_bytes"] < 1 << 30:
         # Barriers and flushes count too. Where a slot has no time to read them between two checkpoints, none would complete.
         case.limits["held_memory_bytes"] = max(case.limits["held_memory_bytes"], LEAST_MEMORY_BYTES)
-        case.settings["every"] = "200ms"
+        case.settings["every"] = "1s"
     return case
 
 

@@ -167,6 +167,7 @@ class Slot:
         self._ready = False  #: input may flow
         self._restore_began = 0.0
         self._restored_from = CheckpointId(0)
+        self._notified = CheckpointId(0)  #: the newest completed checkpoint that operators were told of
         self._said_ended = False
         self._finish_requested = False
         self._orders = SnapshotOrders(
@@ -375,12 +376,19 @@ class Slot:
     def _complete(self, checkpoint: CheckpointId) -> None:
         self._forget_trigger(checkpoint)
         self._files.completed(checkpoint)
+        self._notify_complete(checkpoint)
+        self._commits.commit_up_to(checkpoint)
+
+    def _notify_complete(self, checkpoint: CheckpointId) -> None:
+        """Ids only grow: what comes twice, or late, is not told again."""
+        if checkpoint <= self._notified:
+            return
+        self._notified = checkpoint
         for operator in self._operators:
             try:
                 operator.notify_complete(checkpoint)
             except Exception as error:
                 raise OperatorFailed(operator, error, checkpoint) from error
-        self._commits.commit_up_to(checkpoint)
 
     def _abort(self, checkpoint: CheckpointId, latest_completed: CheckpointId) -> None:
         self._forget_trigger(checkpoint)
@@ -390,8 +398,9 @@ class Slot:
             self._halting, self._ready, self._halted = None, self._ready or self._halted, False
         self._files.aborted(checkpoint, latest_completed)
         self._act(self._aligner.on_abort(checkpoint))
-        if latest_completed > self._restored_from:
-            self._commits.commit_up_to(latest_completed)  # repairs a lost "complete"
+        if latest_completed > self._restored_from:  # repairs a lost "complete"
+            self._notify_complete(latest_completed)
+            self._commits.commit_up_to(latest_completed)
 
     def _forget_trigger(self, checkpoint: CheckpointId) -> None:
         self.mailbox.shut_up_to(checkpoint)

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -55,6 +56,9 @@ class Settings:
     resume: str | None = None
     master: str | None = None
     spark_conf: dict[str, str] = dataclasses.field(default_factory=dict)
+    guarantee: dict[str, Any] = dataclasses.field(default_factory=dict)  #: more for env.checkpointing(...)
+    parallelism: int = PARALLELISM
+    slow_s: float = 0.0  #: what the last function, which is chained with the sink, takes for a record
     backend: str = "hashmap"
     incremental: bool | None = None
     table: tuple[str, str] | None = None  #: URL and name of a database table that takes the rows, in place of files
@@ -109,7 +113,12 @@ class CountOfBucket(tg.KeyedProcessFunction):
     count = tg.ValueState(int, default=0)
     seen = tg.MapState(int, int)
 
+    def __init__(self, slow_s: float) -> None:
+        self.slow_s = slow_s
+
     def process_element(self, counted: tuple[int, int, int], ctx: tg.Context) -> Any:
+        if self.slow_s:
+            time.sleep(self.slow_s)
         source, number, nth = counted
         mth = self.count.get() + 1
         self.count.set(mth)
@@ -144,13 +153,18 @@ def build(settings: Settings, spark: Any = None) -> tg.StreamEnvironment:
         return counted[1] % BUCKETS
 
     env = tg.StreamEnvironment(
-        settings.name, parallelism=PARALLELISM, spark=spark, master=settings.master, spark_conf=settings.spark_conf
+        settings.name,
+        parallelism=settings.parallelism,
+        spark=spark,
+        master=settings.master,
+        spark_conf=settings.spark_conf,
     )
     env.checkpointing(
         every=settings.every,
         storage=f"file://{settings.folder}/checkpoints",
         retained=settings.retained,
         resume=settings.resume,
+        **settings.guarantee,
     )
     env.state_backend(settings.backend, incremental=settings.incremental, memory="16mb")
     env.restart_strategy("fixed-delay", attempts=1000, delay="0s")
@@ -176,7 +190,7 @@ def build(settings: Settings, spark: Any = None) -> tg.StreamEnvironment:
         .process(CountOfSource(trips), uid="of-source", returns=tuple[int, int, int])
         .map(same, uid="same", returns=tuple[int, int, int])
         .key_by(bucket, key_type=int)
-        .process(CountOfBucket(), uid="of-bucket", returns=tuple[int, int, int, int, int, int])
+        .process(CountOfBucket(settings.slow_s), uid="of-bucket", returns=tuple[int, int, int, int, int, int])
         .sink_to(sink, uid="files" if settings.table is None else "table")
     )
     return env
