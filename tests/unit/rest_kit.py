@@ -134,7 +134,12 @@ def completed(id: int, **more: Any) -> CheckpointChanged:
     parts = {}
     for n, slot in enumerate(SLOTS):
         timings = SnapshotTimings(
-            start_delay_s=0.010, alignment_s=0.020 * slot.layer, sync_s=0.001, async_s=0.030, alignment_bytes=100 * n
+            start_delay_s=0.010,
+            alignment_s=0.020 * slot.layer,
+            sync_s=0.001,
+            async_s=0.030,
+            alignment_bytes=100 * n,
+            added_bytes=100,
         )
         parts[slot] = SlotCheckpoint(0.100 * (n + 1), timings, {"sums": 1000} if slot.layer else {})
     values = {

@@ -117,6 +117,7 @@ def test_checkpoints_are_counted_and_the_interrupted_one_has_failed(rest: Rest) 
     durations = answer["summary"]["end_to_end_duration"]
     assert (durations["min"], durations["max"], durations["avg"], durations["p50"]) == (450, 650, 516, 450.0)
     assert answer["summary"]["state_size"]["max"] == 3400
+    assert answer["summary"]["checkpointed_size"]["max"] == 400, "what was stored for it, not the whole state"
 
 
 def test_one_checkpoint_has_a_row_for_each_vertex_and_subtask(rest: Rest) -> None:

@@ -62,7 +62,7 @@ def statistics(job: ServedJob) -> dict[str, Any]:
             "failed": snapshot.failed,
         },
         "summary": {
-            "checkpointed_size": summary([c.size_bytes for c in completed]),
+            "checkpointed_size": summary([_added(c.acknowledged.values()) for c in completed]),
             "state_size": summary([c.size_bytes for c in completed]),
             "end_to_end_duration": summary([ms(c.duration_s or 0.0) for c in completed]),
             "alignment_buffered": summary([_buffered(c.acknowledged.values()) for c in completed]),
@@ -174,7 +174,7 @@ def settings(job: ServedJob) -> dict[str, Any]:
         "min_pause": ms(config.min_pause_s),
         "max_concurrent": config.max_concurrent,
         "externalization": {"enabled": config.storage is not None, "delete_on_cancellation": False},
-        "state_backend": "hashmap",
+        "state_backend": config.state_backend,
         "checkpoint_storage": without_credentials(config.storage or "the driver's memory"),
         "unaligned_checkpoints": config.unaligned,
         "tolerable_failed_checkpoints": config.tolerable_failures,
@@ -208,7 +208,7 @@ def _common(checkpoint: CheckpointStatistics, vertices: list[Vertex]) -> dict[st
         "savepointFormat": "CANONICAL" if is_savepoint(checkpoint) else None,
         "trigger_timestamp": ms(checkpoint.triggered_at),
         "latest_ack_timestamp": -1 if acknowledged_after is None else ms(checkpoint.triggered_at + acknowledged_after),
-        "checkpointed_size": size,
+        "checkpointed_size": _added(parts),
         "state_size": size,
         "end_to_end_duration": ms(checkpoint.duration_s or acknowledged_after or 0.0),
         "alignment_buffered": _buffered(parts),
@@ -246,6 +246,11 @@ def _task(checkpoint: CheckpointStatistics, part: _Part) -> dict[str, Any]:
         "num_subtasks": part.vertex.parallelism,
         "num_acknowledged_subtasks": len(done),
     }
+
+
+def _added(parts: Iterable[SlotCheckpoint]) -> int:
+    """What was stored for this checkpoint: less than its state, where it is incremental."""
+    return sum(part.timings.added_bytes for part in parts)
 
 
 def _buffered(parts: Iterable[SlotCheckpoint]) -> int:

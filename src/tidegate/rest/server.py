@@ -17,13 +17,13 @@ import threading
 from dataclasses import dataclass
 
 import uvicorn
-from starlette.routing import BaseRoute
 
 from tidegate.config import JobConfig
 from tidegate.coordinator.observing import JobEvent, StatusChanged
 from tidegate.errors import ConfigurationError
 from tidegate.rest import registry
 from tidegate.rest.app import LOOPBACK_NAMES, make_app
+from tidegate.rest.dashboard import pages
 from tidegate.rest.operations import Operations
 from tidegate.rest.served import JobTable, ServedJob
 from tidegate.storage.store import without_credentials
@@ -51,7 +51,7 @@ class RestSettings:
 class RestServer:
     """Listens from its making on."""
 
-    def __init__(self, settings: RestSettings, pages: list[BaseRoute] | None = None) -> None:
+    def __init__(self, settings: RestSettings) -> None:
         """:raises ConfigurationError: when the address or the port cannot be had."""
         self.jobs = JobTable()
         self.operations = Operations()
@@ -61,7 +61,7 @@ class RestServer:
         host = "localhost" if is_local else _reachable(settings.address)
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
-        app = make_app(self.jobs, self.operations, self.token, pages or [])
+        app = make_app(self.jobs, self.operations, self.token, pages())
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,

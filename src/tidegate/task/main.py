@@ -83,7 +83,7 @@ class SlotProcess:
         self._mailbox = Mailbox(inbox, lambda message: self._control.send(message))
         self._slot: Slot | None = None
         self._cancelled = threading.Event()
-        self._busy_s = self._idle_s = self._blocked_s = 0.0
+        self._busy_s = self._idle_s = self._blocked_s = self._waited_s = 0.0
         self._log = SlotLog(shipped.job, str(shipped.attempt), str(slot), shipped.settings.log_format)
         self._log.install()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -144,7 +144,7 @@ class SlotProcess:
             crash_points=shipped.crash_points,
             clock=time.monotonic,
             wall_clock=time.time,
-            sleep=time.sleep,
+            sleep=self._sleep,
         )
 
     def _loop(self, slot: Slot) -> Iterator[pa.RecordBatch]:
@@ -157,8 +157,10 @@ class SlotProcess:
             slot.on_time()
             slot.flush_if_due(idle=not worked)
             now = clock()
+            waited, self._waited_s = self._waited_s, 0.0  # in a source's poll, for records to come
             if worked:
-                self._busy_s += now - last
+                self._busy_s += now - last - waited
+                self._idle_s += waited
             else:
                 self._idle_s += now - last
             last = now
@@ -174,6 +176,12 @@ class SlotProcess:
                 now = clock()
                 self._idle_s += now - last
                 last = now
+
+    def _sleep(self, seconds: float) -> None:
+        """A source waits: the slot is idle, also when records come of it."""
+        began = time.monotonic()
+        time.sleep(seconds)
+        self._waited_s += time.monotonic() - began
 
     def _patience(self, slot: Slot) -> float:
         """How long a source may wait for records: until a buffer is due, and never so long that a trigger waits."""
