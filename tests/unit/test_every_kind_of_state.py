@@ -6,6 +6,7 @@ dictionaries: random steps, keys of every type, snapshots that complete or do no
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import Counter
 from dataclasses import dataclass
@@ -14,13 +15,15 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from rocksdb_kit import AMPLE, NONE, Room, rocks_backends
-from state_kit import Mean
+from state_kit import Mean, backend_for
 from state_world import Kind, Subtask, World
 
 import tidegate as tg
+from tidegate.state.backend import bind_states
 from tidegate.state.declarations import (
     AggregatingState,
     Declaration,
@@ -114,11 +117,30 @@ class Value(Keyed):
             model.pop(at, None)
         else:
             value = rng.choice(VALUES[self.of])
-            handle.set(value)
+            given = copy.deepcopy(value)
+            handle.set(given)
+            spoil(given)
             model[at] = self.entry(world, value)
 
     def check_one(self, world: World, handle: Any, expected: Any) -> None:
-        assert handle.get() == self.live(world, expected)
+        found = handle.get()
+        assert found == self.live(world, expected)
+        spoil(found)
+        assert handle.get() == self.live(world, expected), "a change without set was seen"
+
+
+def spoil(value: Any) -> None:
+    """Change it, where it can change."""
+    match value:
+        case list():
+            value.append(99)
+        case dict():
+            value["spoiled"] = 9.0
+        case set():
+            value.add("spoiled")
+        case Line():
+            value.item += "spoiled"
+            value.prices.append(9.0)
 
 
 class List(Keyed):
@@ -503,6 +525,47 @@ def test_a_kind_of_state_is_the_same_after_a_kill_at_another_parallelism(kind, b
             world.crash()
             world.start(parallelism)
             assert world.model[world.kinds[0].name], "nothing was tried"
+
+
+MAP_KEYS: dict[Any, list[list[Any]]] = {  # each inner list: different ways to write one key
+    float: [[0.0, -0.0], [float("nan"), -float("nan"), float("inf") - float("inf")], [1.5, np.float64(1.5)]],
+    Decimal: [[Decimal("1.0"), Decimal("1.00")], [Decimal("100"), Decimal("1e2")], [Decimal(0), Decimal("-0.0")]],
+    tuple[float, str]: [[(0.0, "a"), (-0.0, "a")], [(float("nan"), ""), (float("nan"), "")]],
+    float | None: [[None], [float("nan"), float("nan")]],
+    bytes: [[b""], [b"\x00"], [b"\x00\x00"]],
+}
+
+
+@pytest.mark.parametrize("ttl", [None, TTL], ids=["for ever", "with a ttl"])
+@pytest.mark.parametrize("room", [AMPLE, NONE], ids=["memory", "no memory"])
+@pytest.mark.parametrize("of", list(MAP_KEYS), ids=str)
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_different_ways_to_write_a_key_of_a_map_are_one_key(backend, of, room, ttl):
+    class States:
+        entries = MapState(of, int, ttl=ttl)
+
+    def started(sections: Any = ()) -> tuple[Any, Any]:
+        made = backend_for(key_type(int)) if backend == "heap" else rocks.backend(key_type(int))
+        function: Any = States()
+        bind_states(function, made)
+        for section in sections:
+            made.restore(section.state, section.kind, [section.rows])
+        made.set_current_key(1)
+        return made, function.entries
+
+    with rocks_backends(room) as rocks:
+        made, entries = started()
+        for _ in range(2):
+            for number, ways in enumerate(MAP_KEYS[of]):
+                for way in ways:
+                    entries.put(way, number)
+                assert [entries.get(way) for way in ways] == [number] * len(ways)
+            assert sorted(entries.values()) == list(range(len(MAP_KEYS[of])))
+            assert len(list(entries.keys())) == len(entries) == len(MAP_KEYS[of])
+            made, entries = started(list(made.snapshot().sections()))
+        for ways in MAP_KEYS[of]:
+            entries.remove(ways[-1])
+        assert entries.is_empty()
 
 
 @pytest.mark.parametrize("backend", list(BACKENDS))

@@ -24,6 +24,7 @@ from tidegate.state.heap_columns import ColumnTable, ColumnValue
 from tidegate.state.heap_dict import DictList, DictMap, value_handle
 from tidegate.state.heap_tables import CHUNK_MASK, ListTable, MapTable, ValueTable
 from tidegate.state.heap_ttl_tables import ExpiringLists, ExpiringMaps, ExpiringTable, ExpiringValues, Moment
+from tidegate.state.map_keys import map_key_fit
 from tidegate.state.sections import SectionWriter
 from tidegate.state.table_backend import StateTable, TableBackend
 from tidegate.state.ttl import Lifetime
@@ -97,7 +98,7 @@ class HeapStateBackend(TableBackend[Table]):
     def _new_map(self, declaration: MapState[Any, Any]) -> tuple[Table, Handle]:
         if declaration.ttl is not None:
             expiring = self._expiring(ExpiringMaps, declaration.ttl)
-            admit_key = Fitter(declaration, declaration.key_type).fit
+            admit_key = map_key_fit(declaration)
             return expiring, ExpiringMap(expiring, replace(self._around(declaration), admit_key=admit_key))
         maps = MapTable()
         return maps, DictMap(declaration, maps, self._current)

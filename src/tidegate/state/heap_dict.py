@@ -15,6 +15,7 @@ from tidegate.state.declarations import ABSENT
 from tidegate.state.fitting import Fitter
 from tidegate.state.handles import ListHandle, MapHandle, ValueHandle
 from tidegate.state.heap_tables import CurrentKey, ListTable, MapTable, ValueTable, chunk_of
+from tidegate.state.map_keys import map_key_fit
 from tidegate.state.one_by_one import OneByOneValue
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class DictMap(MapHandle[K, V]):
     def __init__(self, declaration: MapState[K, V], table: MapTable, current: CurrentKey) -> None:
         self._table = table
         self._current = current
-        self._fit_key = Fitter(declaration, declaration.key_type).fit
+        self._fit_key = map_key_fit(declaration)
         self._fit_value = Fitter(declaration, declaration.value_type).fit
         self._copy = declaration.value_type.copy
 

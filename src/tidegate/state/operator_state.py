@@ -32,6 +32,7 @@ from tidegate.state.backend import Section
 from tidegate.state.declarations import Declaration, ListState, MapState
 from tidegate.state.fitting import Fitter
 from tidegate.state.handles import ListHandle, MapHandle
+from tidegate.state.map_keys import map_key_fit
 from tidegate.state.raw_state import RAW_KINDS, RawInput, RawOutput, raw_sections
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class BroadcastMap(MapHandle[K, V]):
     def __init__(self, declaration: MapState[K, V], entries: dict[Any, Any]) -> None:
         self.entries = entries  #: not to be changed while `_shared`
         self._shared = False
-        self._fit_key = Fitter(declaration, declaration.key_type).fit
+        self._fit_key = map_key_fit(declaration)
         self._fit_value = Fitter(declaration, declaration.value_type).fit
         self._copy = declaration.value_type.copy
 
@@ -215,7 +216,7 @@ class OperatorStateStore:
         if known is None:
             entries: dict[Any, Any] = {}
             for rows in self._claim("operator-broadcast", declaration):
-                keys = _read(rows, "map_key", declaration.key_type, declaration)
+                keys = map(map_key_fit(declaration), _read(rows, "map_key", declaration.key_type, declaration))
                 entries.update(zip(keys, _read(rows, "value", declaration.value_type, declaration), strict=True))
             known = _Registered("operator-broadcast", declaration, BroadcastMap(declaration, entries))
             self._states[declaration.name] = known

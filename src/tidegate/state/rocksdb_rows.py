@@ -22,19 +22,18 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as pat
 
 from tidegate.errors import CheckpointDamaged
-from tidegate.state.key_codec import NAN, canonical_decimal
+from tidegate.state.map_keys import canonical_form
 from tidegate.state.rocksdb_plain import NotPlain, PlainForm, column_of_plain, plain_form
 from tidegate.types import DataType
-from tidegate.types.containers import DataclassType, OptionalType, TupleType
+from tidegate.types.containers import OptionalType
 from tidegate.types.pickled import PickledType
 from tidegate.types.scalars import INT64_MAX, INT64_MIN, ScalarType
 
@@ -288,45 +287,6 @@ class MapKeys:
     def of_cell(self, cell: bytes) -> Any:
         key = self.cells.give(self.cells.of_cell(cell))
         return key if self._canonical is None else self._canonical(key)
-
-
-def canonical_form(data_type: DataType) -> Callable[[Any], Any] | None:
-    """Makes values that Python takes for equal the same to the bit; None where they are so by themselves."""
-    if data_type.name == "float" or pat.is_floating(data_type.arrow):
-        return _canonical_float
-    if data_type.name == "Decimal":
-        return lambda value: canonical_decimal(value) if value.is_finite() else value
-    if isinstance(data_type, OptionalType):
-        inner = canonical_form(data_type.inner)
-        return None if inner is None else lambda value: None if value is None else inner(value)
-    if isinstance(data_type, TupleType):
-        forms = [canonical_form(part) for part in data_type.parts]
-        if not any(forms):
-            return None
-        return lambda value: tuple([p if f is None else f(p) for f, p in zip(forms, value, strict=True)])
-    if isinstance(data_type, DataclassType):
-        return _canonical_dataclass(data_type)
-    return None
-
-
-def _canonical_float(value: float | None) -> float | None:
-    if value is None:
-        return None
-    return value + 0.0 if value == value else NAN
-
-
-def _canonical_dataclass(data_type: DataclassType) -> Callable[[Any], Any] | None:
-    forms = {name: form for name, part in data_type.fields.items() if (form := canonical_form(part)) is not None}
-    if not forms:
-        return None
-
-    def canonical(value: Any) -> Any:
-        twin = data_type._copied(value)
-        for name, form in forms.items():
-            object.__setattr__(twin, name, form(getattr(twin, name)))
-        return twin
-
-    return canonical
 
 
 # -- lists -------------------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from tidegate.ids import KeyGroup
 from tidegate.state.backend import Section
 from tidegate.state.declarations import Declaration, MapState
 from tidegate.state.key_groups import key_groups as key_groups_of
+from tidegate.state.map_keys import canonical_form
 from tidegate.state.namespaces import in_namespace, split_namespaces
 from tidegate.types.containers import ListType
 
@@ -316,7 +317,9 @@ class SectionReader:
 
     def map_keys(self, rows: pa.RecordBatch) -> list[Any]:
         assert isinstance(self._declaration, MapState)
-        return self._read(rows, "map_key", self._declaration.key_type)
+        keys = self._read(rows, "map_key", self._declaration.key_type)
+        canonical = canonical_form(self._declaration.key_type)
+        return keys if canonical is None else list(map(canonical, keys))
 
     def only(self, rows: pa.RecordBatch, key_groups: range, max_parallelism: int) -> pa.RecordBatch:
         groups = key_groups_of(self._key_type.hash_many(self._bare_keys(rows)), max_parallelism)
