@@ -141,6 +141,11 @@ class Keyed(_Traced, tg.KeyedProcessFunction):
 
     seen = tg.MapState(str, int)
     order = tg.ListState(str)
+    last = tg.MapState(str, int)  #: the newest number of each lane
+
+    def __init__(self, node: Node, ordered: bool) -> None:
+        super().__init__(node)
+        self.ordered = ordered
 
     def process_element(self, value: Any, ctx: tg.Context):
         return self.apply(value, ctx, 0, "")
@@ -150,6 +155,12 @@ class Keyed(_Traced, tg.KeyedProcessFunction):
         identity = f"{row[0]} {row[1]} {row[2]}"
         if self.seen.contains(identity):
             row = (row[0], row[1], row[2] + " AGAIN", row[3])
+        elif self.ordered and row[0] >= 0:
+            # Lanes that take one way at any parallelism: by split, path, and what the keys on the way are made of.
+            lane = f"{row[0]} {row[1] // 1000} {row[2]} {row[1] % 5}"
+            if row[1] < self.last.get(lane, -1):
+                row = (row[0], row[1], row[2] + " OUT OF ORDER", row[3])
+            self.last[lane] = value[1]
         self.seen.put(identity, len(self.seen))
         self.order.add(identity)
         assert len(self.order.get()) == len(self.seen)
@@ -423,9 +434,13 @@ def _add(graph: Graph, env: tg.StreamEnvironment, streams: dict[Ref, tg.DataStre
         case "co":
             out = inputs[0].connect(inputs[1]).process(Connected(node), **options)
         case "keyed":
-            out = _keyed(inputs[0], node).process(Keyed(node), **options)
+            out = _keyed(inputs[0], node).process(Keyed(node, keeps_order(graph, node)), **options)
         case "keyed_co":
-            out = _keyed(inputs[0], node).connect(_keyed(inputs[1], node)).process(KeyedConnected(node), **options)
+            out = (
+                _keyed(inputs[0], node)
+                .connect(_keyed(inputs[1], node))
+                .process(KeyedConnected(node, keeps_order(graph, node)), **options)
+            )
         case "keyed_batches":
             out = _keyed(inputs[0], node).process_batches(KeyedBatches(node), **options)
     streams[node.uid, ""] = out
@@ -461,6 +476,14 @@ def _stays_in_its_subtask(graph: Graph, node: Node) -> bool:
         given.partitioning == "forward" and graph.node(uid).parallelism == node.parallelism
         for given in node.inputs
         for uid, _ in given.refs
+    )
+
+
+def keeps_order(graph: Graph, node: Node) -> bool:
+    """Whether a lane's records come in order at any parallelism: on the whole way they are routed by keys alone."""
+    return node.kind == "source" or (
+        node.kind.startswith("keyed")
+        and all(keeps_order(graph, graph.node(uid)) for given in node.inputs for uid, _ in given.refs)
     )
 
 

@@ -168,6 +168,48 @@ def test_a_request_ignores_interval_and_pause_but_not_the_number_under_way() -> 
     assert job.complete(3) == [NotifyComplete(checkpoint_id(3))]
 
 
+def test_a_users_request_goes_before_a_periodic_checkpoint_that_has_waited_longer() -> None:
+    job = coordinator()
+    assert job.after(10) == [triggered(1)]
+    assert job.after(10) == []  # the next periodic one is due, and waits
+    assert job.on(CheckpointRequested()) == []
+
+    assert triggered(2, Purpose.REQUESTED) in job.complete(1)
+    assert triggered(3) in job.complete(2)
+
+
+def test_a_request_while_a_slot_is_slow_to_start_waits_and_is_the_first() -> None:
+    job = coordinator(ready=False)
+    job.on(SlotBecameReady(S0))
+    job.on(SlotBecameReady(S1))
+    assert job.on(CheckpointRequested()) == []
+    assert job.after(500) == []
+
+    assert job.on(SlotBecameReady(S2)) == [triggered(1, Purpose.REQUESTED)]
+    assert job.after(9.9) == []  # periodic ones count from here
+
+
+def test_a_checkpoint_counts_once_however_many_slots_decline_it() -> None:
+    job = coordinator(tolerable_failures=1)
+    job.after(10)
+    (aborted,) = job.decline(S0, 1)
+    assert isinstance(aborted, NotifyAborted)
+    assert job.decline(S1, 1) == []
+    assert job.decline(S2, 1) == []
+    assert job.scheduler.failures_in_a_row == 1
+
+
+def test_a_failure_says_in_words_which_slot_and_why() -> None:
+    job = coordinator(tolerable_failures=0)
+    job.after(10)
+    aborted, failed = job.decline(S1, 1)
+    assert isinstance(aborted, NotifyAborted)
+    assert (aborted.reason.value, aborted.detail) == ("a slot declined it", "slot 1.0: disk full")
+    assert failed == FailAttempt(
+        "checkpoint 1 failed (a slot declined it: slot 1.0: disk full); 1 failures in a row, 0 are tolerated"
+    )
+
+
 def test_the_driver_is_woken_for_the_next_trigger_and_for_the_next_timeout() -> None:
     job = coordinator(timeout_s=60.0, min_pause_s=5.0)
     assert job.scheduler.next_wake() == 110.0

@@ -575,6 +575,17 @@ def test_an_abort_repairs_a_lost_completion() -> None:
     assert worker.said.of(Committed) == [Committed(1)]
 
 
+def test_operators_hear_of_each_completion_once_also_when_the_message_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker().start()
+    heard: list[int] = []
+    monkeypatch.setattr(worker.slot._operators[0], "notify_complete", heard.append)
+    worker.tell(Complete(1), Complete(1))
+    worker.tell(Abort(3, 2))  # the completion of 2 was lost
+    worker.tell(Complete(2), Abort(4, 2), Complete(5))
+
+    assert heard == [1, 2, 5]
+
+
 def test_a_completion_that_is_repeated_commits_nothing_twice() -> None:
     worker = Worker().start()
     worker.get(worker.a.records(1))
