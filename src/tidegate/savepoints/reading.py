@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tidegate.errors import ConfigurationError
+from tidegate.state.backend import Section
 from tidegate.state.canonical_rows import canonical_rows, key_type_named
 from tidegate.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
 from tidegate.storage.anywhere import as_uri, folder_of, is_uri, reaching_anywhere
@@ -23,6 +24,7 @@ from tidegate.storage.metadata import IN_FLIGHT, NOT_KEYED, PARQUET, CheckpointM
 from tidegate.storage.paths import METADATA_NAME
 from tidegate.storage.savepoint_format import prepared_table, sources_table
 from tidegate.storage.snapshot_file import SCHEMA_KIND, read_sections, select_sections
+from tidegate.storage.state_files import StateFiles
 from tidegate.storage.state_tables import read_rows
 from tidegate.storage.store import ObjectStore, StorageNotFound, open_store, without_credentials
 
@@ -78,12 +80,11 @@ class StateTable:
                     yield section.key_group, rows
                 continue
             for section, rows in read_sections(store, chosen):
-                if section.key_group == NOT_KEYED or "key" not in rows.schema.names:
-                    yield section.key_group, rows
-                else:
-                    assert info.key_type is not None
-                    keys = key_type_named(info.key_type)
-                    yield section.key_group, canonical_rows(rows, section.kind, section.key_group, keys)
+                yield section.key_group, _for_people(info, section.kind, section.key_group, rows)
+        for files in (files for slot in metadata.slots for files in slot.states if files.uid == self.uid):
+            for stored in sections_of_files(store, files):
+                if (stored.state, stored.kind) == (self.name, self.kind):
+                    yield stored.key_group, _for_people(info, stored.kind, stored.key_group, stored.rows)
 
     def to_arrow(self) -> pa.Table:
         return pa.Table.from_batches(list(self.batches()))
@@ -114,6 +115,7 @@ class Savepoint:
         self.store = store
         self.path = path  #: a URI; what `resume` takes
         self.metadata = metadata
+        self._counts: dict[tuple[str, int], Counter[tuple[str, str]]] = {}
 
     @classmethod
     def load(cls, path: str) -> Savepoint:
@@ -168,6 +170,11 @@ class Savepoint:
                     state = section.uid, section.state, section.kind
                     rows[state] += section.rows
                     sizes[state] += section.length if file.format != PARQUET else file.size * section.rows // total
+        for files in (files for slot in self.metadata.slots for files in slot.states):
+            counted = self._counted(files)
+            for (name, kind), count in counted.items():
+                rows[files.uid, name, kind] += count
+                sizes[files.uid, name, kind] += files.size_bytes() * count // sum(counted.values())
         infos = {info.uid: info for info in self.metadata.operators}
         types = {(info.uid, state.name): state.type for info in self.metadata.operators for state in info.states}
         found = [
@@ -239,6 +246,16 @@ class Savepoint:
 
         return SavepointEdit(self)
 
+    def _counted(self, files: StateFiles) -> Counter[tuple[str, str]]:
+        """Rows of each (state, kind). Files of a database say so only when they are read; once is enough."""
+        known = self._counts.get((files.uid, files.subtask))
+        if known is None:
+            known = Counter()
+            for section in sections_of_files(self.store, files):
+                known[section.state, section.kind] += section.rows.num_rows
+            self._counts[files.uid, files.subtask] = known
+        return known
+
     def _table(self, uid: str, name: str, fits: Any) -> StateTable:
         self.operator(uid)
         states = [state for state in self.states() if state.uid == uid]
@@ -250,6 +267,20 @@ class Savepoint:
 
     def __repr__(self) -> str:
         return f"<Savepoint {self.path}: job {self.job!r}, checkpoint {self.checkpoint}>"
+
+
+def sections_of_files(store: ObjectStore, files: StateFiles) -> Iterator[Section]:
+    """Of incremental checkpoints, of both backends. RocksDB is needed for its own alone."""
+    from tidegate.task.keyed_files import stored_sections
+
+    return stored_sections(store, files, files.key_groups)
+
+
+def _for_people(info: OperatorInfo, kind: str, key_group: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+    if key_group == NOT_KEYED or "key" not in rows.schema.names:
+        return rows
+    assert info.key_type is not None
+    return canonical_rows(rows, kind, key_group, key_type_named(info.key_type))
 
 
 def _size_of(column: pa.Array, at: int) -> int:
