@@ -261,7 +261,7 @@ def test_a_new_operator_begins_empty() -> None:
 
 
 def test_another_number_of_key_groups_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"had max_parallelism 128 .* and has 64 now"):
+    with pytest.raises(ConfigurationError, match=r"had max_parallelism 128 and has 64 now"):
         plan_start(planned(2, max_parallelism=64), checkpoint(planned(2)), {})
 
 
@@ -270,7 +270,7 @@ def test_the_number_of_key_groups_of_the_checkpoint_is_taken_over() -> None:
 
 
 def test_keys_of_another_type_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"had keys of type int .* and str now"):
+    with pytest.raises(ConfigurationError, match=r"had keys of type int and has str now"):
         plan_start(planned(2, keys=str), checkpoint(planned(2)), {})
 
 

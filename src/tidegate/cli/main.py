@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from tidegate import __version__
 from tidegate.cli.completion import add_completion
 from tidegate.cli.job_parsers import add_history, add_job_commands
+from tidegate.cli.savepoints import add_savepoint_commands
 from tidegate.cli.sinks import add_sinks, sinks
 
 _DESCRIPTION = "Stateful stream jobs in Python on Spark, with Flink's checkpoint barriers."
@@ -51,6 +52,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_job_commands(commands)
     add_history(commands)
     add_sinks(commands)
+    add_savepoint_commands(commands)
     add_completion(commands, make_parser)
     return parser
 

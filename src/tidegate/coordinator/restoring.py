@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tidegate.connectors.contract import Split
+from tidegate.coordinator.restore_check import check_restore, dropped_states, refuse
 from tidegate.errors import ConfigurationError
 from tidegate.graph.logical import Partitioning
 from tidegate.graph.plan import Chain, JobPlan, PlannedOperator
@@ -51,9 +52,12 @@ def plan_start(
     :raises ConfigurationError: when state has no operator to go to, or does not fit it; before anything runs.
     """
     old = _by_uid(metadata)
+    dropped: set[tuple[str, str]] = set()
     if metadata is not None:
         _refuse_lost_edges(plan, metadata)
-        _refuse_dropped(plan, metadata, old, allow_dropped_state)
+        findings = check_restore(plan, metadata, allow_dropped_state)
+        refuse(findings, metadata)
+        dropped = dropped_states(findings)
     splits = _deal_splits(plan, old, discovered)
     ended = _ended(plan, old, splits)
     shares = {} if metadata is None else _operator_state_shares(plan, metadata, old)
@@ -75,13 +79,14 @@ def plan_start(
                 incarnation=incarnation,
                 restored_from=None if metadata is None else metadata.checkpoint,
                 subtasks=subtasks,
-                files=[] if metadata is None else _files_for(metadata, ranges),
+                files=[] if metadata is None else _files_for(metadata, ranges, dropped),
                 operator_state=[
                     share for restore in subtasks for share in shares.get((restore.uid, restore.subtask), [])
                 ],
                 in_flight=[] if metadata is None else _in_flight_for(metadata, {restore.uid for restore in subtasks}),
                 states=[] if metadata is None else _state_files_for(metadata, ranges),
                 owned=owned,
+                dropped_states=sorted(state for state in dropped if state[0] in ranges),
             )
     return starts
 
@@ -107,38 +112,6 @@ def _by_uid(metadata: CheckpointMetadata | None) -> dict[str, list[SubtaskSnapsh
     for subtasks in by_uid.values():
         subtasks.sort(key=lambda subtask: subtask.subtask)
     return by_uid
-
-
-def _refuse_dropped(
-    plan: JobPlan, metadata: CheckpointMetadata, old: dict[str, list[SubtaskSnapshot]], allowed: bool
-) -> None:
-    operators = {operator.uid: operator for operator in plan.operators}
-    with_sections = {section.uid for slot in metadata.slots for file in slot.files() for section in file.sections}
-    with_sections |= {state.uid for slot in metadata.slots for state in slot.states if state.files}
-    for info in metadata.operators:
-        holds = info.uid in with_sections or any(s.splits or s.committables for s in old.get(info.uid, []))
-        operator = operators.get(info.uid)  # type: ignore[call-overload]
-        if operator is None and holds and not allowed:
-            raise ConfigurationError(
-                f"checkpoint {metadata.checkpoint} holds state of the operator {info.name!r} (uid {info.uid!r}), which is "
-                "not in the job any more. Give the operator its old uid back, or drop its state with "
-                "allow_dropped_state=True.",
-                uid=info.uid,
-            )
-        if operator is None or info.key_type is None:
-            continue
-        if operator.max_parallelism != info.max_parallelism:
-            raise ConfigurationError(
-                f"{operator.operator} had max_parallelism {info.max_parallelism} when checkpoint {metadata.checkpoint} was "
-                f"taken and has {operator.max_parallelism} now; its state is filed by that number. Set it back."
-            )
-        keys = keys_of(operator.operator.spec)
-        if not keys or keys[0].key_type().name != info.key_type:
-            now = keys[0].key_type().name if keys else "none"
-            raise ConfigurationError(
-                f"{operator.operator} had keys of type {info.key_type} when checkpoint {metadata.checkpoint} was taken, and "
-                f"{now} now; the stored state could not be found by them."
-            )
 
 
 def _deal_splits(
@@ -227,9 +200,11 @@ def _key_ranges(chain: Chain, subtask: int) -> dict[str, range]:
     }
 
 
-def _files_for(metadata: CheckpointMetadata, ranges: dict[str, range]) -> list[FileRef]:
+def _files_for(metadata: CheckpointMetadata, ranges: dict[str, range], dropped: set[tuple[str, str]]) -> list[FileRef]:
     def wanted(section: SectionRef) -> bool:
-        return section.uid in ranges and section.key_group in ranges[section.uid] and section.kind != IN_FLIGHT
+        if section.kind == IN_FLIGHT or (section.uid, section.state) in dropped:
+            return False
+        return section.uid in ranges and section.key_group in ranges[section.uid]
 
     files = (select_sections(file, wanted) for slot in metadata.slots for file in slot.files())
     return [file for file in files if file.sections]

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -227,19 +227,22 @@ class SlotFiles(dict[str, KeyedFiles]):
 # -- restoring ----------------------------------------------------------------------------------------------------
 
 
-def restore_files(backend: KeyedStateBackend, storage: IncrementStorage, states: Sequence[StateFiles]) -> bool:
-    """Fill a backend from the files of all old subtasks with key groups of its own.
+def restore_files(
+    backend: KeyedStateBackend, storage: IncrementStorage, states: Sequence[StateFiles], dropped: Collection[str] = ()
+) -> bool:
+    """Fill a backend from the files of all old subtasks with key groups of its own, without the `dropped` states.
 
     True: the backend's state is exactly what the (only) files hold, so the next checkpoint can be built on them.
 
     :raises CheckpointDamaged: when a file is not what was stored.
     """
-    if not isinstance(backend, HeapStateBackend) and all(state.format == ROCKSDB for state in states):
+    if not isinstance(backend, HeapStateBackend) and all(state.format == ROCKSDB for state in states) and not dropped:
         return _restore_rocks(cast("RocksStateBackend", backend), storage, states)
     for state in states:
         for section in stored_sections(storage, state, backend.key_groups):
-            backend.restore(section.state, section.kind, [section.rows])
-    same = len(states) == 1 and states[0].key_groups == backend.key_groups
+            if section.state not in dropped:
+                backend.restore(section.state, section.kind, [section.rows])
+    same = not dropped and len(states) == 1 and states[0].key_groups == backend.key_groups
     return same and isinstance(backend, HeapStateBackend) and states[0].format == HEAP
 
 

@@ -39,7 +39,8 @@ def restore_state(
     for uid, group in groupby(start.states, key=lambda state: state.uid):
         states = list(group)
         backend = _backend_of(operators, uid)
-        exact = restore_files(backend, storage, states)
+        dropped = {state for of, state in start.dropped_states if of == uid}
+        exact = restore_files(backend, storage, states, dropped)
         if exact and start.owned and start.restored_from is not None and uid in files:
             files[uid].restored(CheckpointId(start.restored_from), states[0])
     for file in start.files:

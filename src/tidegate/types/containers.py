@@ -170,7 +170,8 @@ class DataclassType(DataType):
 
     Values are made without `__init__` and `__post_init__`: the fields are set as they were stored. What such methods
     computed is among them, and computing twice could change them. A stored struct may lack fields that have a default
-    (the class has grown) and have more (the class has shrunk).
+    (the class has grown), have more (the class has
+    shrunk), and have fields under an older name (`old_name`).
     """
 
     def __init__(self, cls: type, fields: dict[str, DataType]) -> None:
@@ -197,8 +198,9 @@ class DataclassType(DataType):
     def values_of(self, columns: dict[str, pa.Array], count: int) -> list[Any]:
         values: list[Any] = list(map(object.__new__, repeat(self.cls, count)))
         for name, type in self.fields.items():
-            if name in columns:
-                parts: Any = decode_inside(f"field {name!r} of {self.cls.__name__}", type, columns[name])
+            stored = name if name in columns else old_name(self.cls, name)
+            if stored in columns:
+                parts: Any = decode_inside(f"field {name!r} of {self.cls.__name__}", type, columns[stored])
             else:
                 parts = self._defaults(name, count)
             # map and deque keep the loop in C; object.__setattr__ also sets the fields of frozen classes.
@@ -227,6 +229,11 @@ class DataclassType(DataType):
         for name, type in self.fields.items():
             object.__setattr__(twin, name, type.copy(getattr(value, name)))
         return twin
+
+
+def old_name(cls: type, field: str) -> str:
+    """What a field of a dataclass was called before: `field(metadata={"renamed_from": "old"})`; "" when it says nothing."""
+    return str(cls.__dataclass_fields__[field].metadata.get("renamed_from", ""))  # type: ignore[attr-defined]
 
 
 def _all_of(kind: type, values: Sequence[Any], declared: str, way_out: str) -> None:

@@ -173,6 +173,7 @@ class Start(Message, frozen=True):
     operator_state: list[StateShare] = []  # in the order of the old subtasks
     in_flight: list[FileRef] = []  # records that were under way to this slot's operators; the oldest file first
     incarnation: str = ""  # of the job's log
+    dropped_states: list[tuple[str, str]] = []  # (uid, state) that nobody declares any more, and may be forgotten
     commit_only: bool = False  # the savepoint of a stop stands: commit what it holds, process nothing
     states: list[StateFiles] = []  # keyed state kept as files, of every old subtask with key groups of ours
     owned: bool = True  # the checkpoint is this job's own: the next one may refer to its files

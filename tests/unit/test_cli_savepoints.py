@@ -1,0 +1,112 @@
+"""`tidegate inspect` and `tidegate check`: what they show, and their exit codes."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tidegate as tg
+from tidegate.cli.main import main
+
+PROGRAM = """
+    import tidegate as tg
+
+    class Count(tg.KeyedProcessFunction):
+        total = tg.ValueState({type})
+
+        def process_element(self, value, ctx):
+            yield value
+
+    env = tg.StreamEnvironment("shop", parallelism={parallelism})
+    env.checkpointing(every="1s", storage="memory://never-used")
+    orders = env.from_collection(["a"], uid="orders", type=str)
+    orders.key_by(lambda word: word, key_type=str).process(Count(), uid={uid!r}, returns=str).print(uid="out")
+    env.execute()
+    raise SystemExit("the job has run")
+"""
+
+
+class Count(tg.KeyedProcessFunction):
+    total = tg.ValueState(int)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    folder = str(tmp_path / "savepoint")
+    rows = [{"key": "apple", "value": 3}, {"key": "pear", "value": 5}]
+    new = tg.Savepoint.new("shop").add_operator("count", Count, key_type=str, name="Count")
+    new.add_state("count", "total", rows).write(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def undisturbed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys, "argv", ["tidegate"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return
+
+
+def program(tmp_path: Path, type: str = "int", parallelism: int = 1, uid: str = "count") -> str:
+    file = tmp_path / "shop.py"
+    file.write_text(textwrap.dedent(PROGRAM).format(type=type, parallelism=parallelism, uid=uid))
+    return str(file)
+
+
+def test_inspect_shows_operators_states_and_rows(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", path]) == 0
+    overview = capsys.readouterr().out
+    assert "savepoint 1 of job 'shop'" in overview
+    assert "count  total  value  int   2" in overview
+
+    assert main(["inspect", path, "--operator", "count", "--state", "total", "--key", "pear"]) == 0
+    rows = capsys.readouterr().out
+    assert "pear" in rows
+    assert "5" in rows
+    assert "apple" not in rows
+
+
+def test_inspect_answers_sql(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", path, "--sql", 'SELECT sum(value) AS all_of_it FROM "count.total"']) == 0
+    assert capsys.readouterr().out.split() == ["all_of_it", "8"]
+    assert main(["inspect", path, "--sql", "SELECT * FROM nothing"]) == 2
+    assert '"count.total"' in capsys.readouterr().err
+
+
+def test_inspect_of_nothing_is_an_error_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(tmp_path)]) == 2
+    assert "there is no savepoint or checkpoint at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "code", "said"),
+    [
+        ({}, [], 0, "restored"),
+        ({"parallelism": 4}, [], 0, "moved"),
+        ({}, ["-p", "3"], 0, "moved"),
+        ({"type": "float"}, [], 0, "int widened to float"),
+        ({"type": "str"}, [], 1, "was stored as value state of int and is declared as value state of str"),
+        ({"uid": "counting"}, [], 1, "which is not in the job any more"),
+        ({"uid": "counting"}, ["--allow-dropped-state"], 0, "the operator is gone"),
+    ],
+)
+def test_check_says_what_would_happen_and_fails_where_it_would(
+    path: str,
+    tmp_path: Path,
+    change: dict[str, object],
+    options: list[str],
+    code: int,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["check", program(tmp_path, **change), "--from", path, *options]) == code  # type: ignore[arg-type]
+    assert said in capsys.readouterr().out
+
+
+def test_check_of_a_program_without_a_job(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "nothing.py").write_text("print('hello')")
+    assert main(["check", str(tmp_path / "nothing.py"), "--from", path]) == 2
+    assert "ended without starting a job" in capsys.readouterr().err
