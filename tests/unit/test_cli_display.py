@@ -341,3 +341,17 @@ def test_numbers_are_written_for_people() -> None:
     assert [how_long(s) for s in (0.0123, 1.44, 59.96, 125)] == ["12 ms", "1.4 s", "59 s", "2 min 05 s"]
     assert [how_long_whole(s) for s in (0.9, 3700, 90_000)] == ["0 s", "1 h 01 min", "1 d 01 h"]
     assert [how_big(b) for b in (512, 2048, 20_000_000, 5 << 40)] == ["512 b", "2 kb", "19.1 mb", "5 tb"]
+
+
+def test_the_address_of_the_dashboard_is_shown_while_the_job_runs() -> None:
+    lines: list[str] = []
+    client = client_of(JobView())
+    client.url = "http://localhost:8081"
+    PlainDisplay(lines.append).launched(client, planned_sums())
+    assert lines[0].endswith("sums: dashboard and REST at http://localhost:8081\n")
+
+    screen = JobScreen(planned_sums(), JobConfig(), 0.0, client.url)
+    screen.on(status(JobStatus.RUNNING), 1.0)
+    assert client.url in text_of(screen, 2.0)
+    screen.on(status(JobStatus.FINISHED), 3.0)
+    assert client.url not in text_of(screen, 4.0), "nobody answers there any more"

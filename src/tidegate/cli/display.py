@@ -99,7 +99,7 @@ class LiveDisplay:
     def launched(self, client: JobClient, plan: JobPlan) -> None:
         with self._changed:
             _, config, started_at = self._starting.pop(client.name)
-            screen = JobScreen(plan, config, started_at)
+            screen = JobScreen(plan, config, started_at, client.url)
             self._screens.append(screen)
         client.view.subscribe(lambda event: self._events.put((screen, self._clock(), event)))
 

@@ -42,6 +42,8 @@ class PlainDisplay:
     def launched(self, client: JobClient, plan: JobPlan) -> None:
         job = PlainJob(say=lambda text: self._say(client.name, text), clock=self.clock)
         client.view.subscribe(job.on)
+        if client.url is not None:
+            self._say(client.name, f"dashboard and REST at {client.url}")
 
     def _say(self, job: str, text: str) -> None:
         at = time.strftime("%H:%M:%S", time.localtime(self.clock()))

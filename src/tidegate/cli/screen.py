@@ -48,10 +48,11 @@ _STATUS_STYLES = {
 class JobScreen:
     """The state of one job's display."""
 
-    def __init__(self, plan: JobPlan, config: JobConfig, started_at: float) -> None:
+    def __init__(self, plan: JobPlan, config: JobConfig, started_at: float, url: str | None = None) -> None:
         self._plan = plan
         self._config = config
         self._started_at = started_at
+        self._url = url
         self._view = JobView(history=100)  #: a copy of our own, so that no lock is shared with the coordinator
         self._rates = RateMeter()
         self._failed_at: AttemptFailed | None = None
@@ -111,6 +112,8 @@ class JobScreen:
             facts.append(counted(view.restarts, "restart"))
         if view.restored_from is not None:
             facts.append(f"restored from checkpoint {view.restored_from}")
+        if self._url is not None and not view.status.is_terminal:
+            facts.append(self._url)
         header.append("  " + " · ".join(facts), style="dim")
         return header
 
