@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 SOURCES = 16
 BUCKETS = 10
 READINGS_PER_CHECKPOINT = 30  #: of each source, at the most; at the usual rate this is what 200 ms bring
+KAFKA_PARTITIONS = 4  #: readings of a source are all in one
 LAYERS = 3
 PARALLELISM = 2
 SLOTS = LAYERS * PARALLELISM
@@ -62,6 +63,9 @@ class Settings:
     backend: str = "hashmap"
     incremental: bool | None = None
     table: tuple[str, str] | None = None  #: URL and name of a database table that takes the rows, in place of files
+    kafka: tuple[str, str, str, str] | None = (
+        None  #: servers, topics of readings, of rows and of markers, in place of files
+    )
     gateway: tuple[int, str] | None = None  #: port and secret of a running JVM, which the driver is to use
 
     @property
@@ -172,7 +176,7 @@ def build(settings: Settings, spark: Any = None) -> tg.StreamEnvironment:
     if settings.crashes:
         env._crash_points = CrashesInOrder(settings.notes, settings.crashes, settings.signal)
     os.makedirs(settings.notes, exist_ok=True)
-    generator = PacedGenerator(
+    source: tg.Source = PacedGenerator(
         reading,
         ahead=READINGS_PER_CHECKPOINT,
         count=SOURCES * settings.readings,
@@ -183,8 +187,15 @@ def build(settings: Settings, spark: Any = None) -> tg.StreamEnvironment:
     sink: tg.Sink = FaultyFileSink(settings.output, trips) if settings.trips else tg.FileSink(settings.output, "jsonl")
     if settings.table is not None:
         sink = tg.DatabaseSink(*settings.table)
+    if settings.kafka is not None:
+        servers, readings, rows, markers = settings.kafka
+        ends = dict.fromkeys(range(KAFKA_PARTITIONS), settings.readings * SOURCES // KAFKA_PARTITIONS)
+        source = tg.KafkaSource(servers, readings, type=tuple[int, int], end=ends)
+        sink = tg.KafkaSink(
+            servers, rows, markers=markers, transaction_timeout="2s"
+        )  # shorter than a restart of the broker
     (
-        env.from_source(generator, uid="readings")
+        env.from_source(source, uid="readings")
         .filter(keep, uid="keep")
         .key_by(0)
         .process(CountOfSource(trips), uid="of-source", returns=tuple[int, int, int])
