@@ -176,7 +176,7 @@ def test_a_state_that_is_not_declared_any_more_is_dropped_only_in_words(backend:
         started = run(job(WithMore, storage=storage, limits=limits))
         path = started._view.latest_completed().path  # type: ignore[union-attr]
 
-    with pytest.raises(ConfigurationError, match="'more' of .* does not declare any more"):
+    with pytest.raises(ConfigurationError, match=r"'more' of .* does not declare any more"):
         run(job(counting(Plain), resume=path, limits=limits))
     run(job(counting(Plain), resume=path, limits=limits, allow_dropped_state=True))
     counts = sorted(row[1].a for row in ledger("out").rows() if row[0] == 1)
