@@ -228,7 +228,8 @@ class FrozenDicts:
             table, self._table = self._table, None
         if table is not None:
             table.release(self)
-            self.saved = {}
+            while self.saved:  # chunk by chunk: to free all at once would keep the GIL for as long as a second
+                self.saved.popitem()
 
 
 class ValueTable(DictTable):

@@ -40,6 +40,8 @@ except ImportError as error:
 
 T = TypeVar("T")
 
+#: Hadoop's default goes on for minutes: longer than a checkpoint may wait. This is about half a minute.
+CLIENT_SETTINGS = {"dfs.client.failover.max.attempts": "7", "dfs.client.failover.sleep.max.millis": "8000"}
 _NO_SPACE = ("DSQuotaExceeded", "NSQuotaExceeded", "QuotaExceeded", "No space left", "could only be written to 0")
 _BELOW_A_FILE = ("(is not a directory)", "ParentNotDirectory")
 _PERMISSION = ("AccessControlException", "Permission denied", "SASL", "GSSAPI", "Kerberos")
@@ -56,7 +58,7 @@ class HdfsStore(ObjectStore):
                 uri=without_credentials(uri),
             )
         self._root = unquote(parts.path).rstrip("/")
-        self._client = self._ask("open", "", lambda: Client(f"hdfs://{parts.netloc}"))
+        self._client = self._ask("open", "", lambda: Client(f"hdfs://{parts.netloc}", config=CLIENT_SETTINGS))
 
     def get(self, path: str) -> bytes:
         return self._ask("read", path, lambda: bytes(self._client.read(self._file(path)).read()))
