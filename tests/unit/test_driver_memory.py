@@ -71,9 +71,9 @@ def test_a_job_in_one_process_leaves_its_checkpoint_in_memory_and_no_files(async
     env = tg.StreamEnvironment(name, parallelism=2)
     env.checkpointing(every="20ms", storage="memory")
     env._config = dataclasses.replace(env._config, asynchronous_snapshots=asynchronous)
-    env.from_collection(list(range(300)), uid="numbers", type=int).key_by(
-        lambda n: n % 3, key_type=int
-    ).count(uid="count").collect(uid="counts")
+    env.from_collection(list(range(300)), uid="numbers", type=int).key_by(lambda n: n % 3, key_type=int).count(
+        uid="count"
+    ).collect(uid="counts")
     result = run_in_process(env, seed=1)
 
     assert result.status is tg.JobStatus.FINISHED
