@@ -151,7 +151,52 @@ def totals(rows: list[dict[str, Any]]) -> list[tuple[str, int]]:
 
 AMOUNTS_OF = {c: [o.amount for o in ORDERS if o.customer == c] for c in {o.customer for o in ORDERS}}
 
+
+class Rated(tg.KeyedBroadcastProcessFunction):
+    """Sums of a customer, told when all input has ended, beside a count of the items that every subtask has seen."""
+
+    total = tg.ValueState(int, default=0)
+    items = tg.BroadcastState(str, int)
+
+    def process_element(self, value: Order, ctx: tg.Context) -> None:
+        self.total.set(self.total.get() + value.amount)
+        ctx.timer_service().register_event_time_timer(2**62)  # the end of all input
+
+    def process_broadcast_element(self, item: str, ctx: tg.BroadcastContext) -> None:
+        self.items[item] = self.items.get(item, 0) + 1
+
+    def on_timer(self, timestamp: int, ctx: tg.Context) -> Iterator[tuple[str, int, int]]:
+        yield (ctx.key, self.total.get(), sum(self.items.values()) * 100 + len(self.items))
+
+
+class Numbered(tg.CheckpointedFunction):
+    """Operator state in a function in class form."""
+
+    def initialize_state(self, ctx: Any) -> None:
+        self.stored = ctx.operator_state.list_state("seen", int)
+        self.seen = sum(self.stored.get())
+
+    def snapshot_state(self, ctx: Any) -> None:
+        self.stored.set([self.seen])
+
+    def __call__(self, value: Order) -> int:
+        self.seen += 1
+        return self.seen
+
+
 CASES = [
+    Case(
+        "broadcast",
+        lambda s: s.key_by("customer")
+        .connect(s.map(lambda order: order.item, returns=str).broadcast())
+        .process(Rated(), uid="rated", returns=tuple[str, int, int]),
+        [(c, sum(amounts), len(ORDERS) * 100 + 3) for c, amounts in AMOUNTS_OF.items()],
+    ),
+    Case(
+        "operator state in class form",
+        lambda s: s.map(Numbered(), uid="numbered", returns=int, parallelism=1),
+        list(range(1, len(ORDERS) + 1)),
+    ),
     Case("value", lambda s: s.key_by("customer").process(Previous(), uid="previous"), in_order(previous_by_hand()), in_order),
     Case(
         "list",

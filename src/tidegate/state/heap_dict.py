@@ -123,11 +123,7 @@ class DictList(ListHandle[T]):
     def add_all(self, values: Iterable[T]) -> None:
         fitted = [self._fit(value) for value in values]  # all or none: a misfit leaves the list as it was
         current = self._current
-        elements = self._table.inner_for_write(current.chunk, current.key)
-        if elements is not None:
-            elements.extend(fitted)
-        elif fitted:
-            self._table.put_inner(current.chunk, current.key, fitted)
+        self._table.extend(current.chunk, current.key, fitted)
 
     def set(self, values: Iterable[T]) -> None:
         fitted = [self._fit(value) for value in values]
@@ -170,11 +166,7 @@ class DictMap(MapHandle[K, V]):
 
     def _put_fitted(self, entries: dict[Any, Any]) -> None:
         current = self._current
-        inner = self._table.inner_for_write(current.chunk, current.key)
-        if inner is not None:
-            inner.update(entries)
-        elif entries:
-            self._table.put_inner(current.chunk, current.key, entries)
+        self._table.update(current.chunk, current.key, entries)
 
     def remove(self, key: K) -> None:
         fitted = self._fit_key(key)

@@ -284,6 +284,14 @@ class ListTable(NestedTable):
 
     __slots__ = ()
 
+    def extend(self, chunk: int, key: Any, elements: list[Any]) -> None:
+        """Elements that are the table's own from here on."""
+        known = self.inner_for_write(chunk, key)
+        if known is not None:
+            known.extend(elements)
+        elif elements:
+            self.put_inner(chunk, key, elements)
+
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         for key, elements in zip(reader.keys(rows), reader.lists(rows), strict=True):
             if elements:
@@ -305,12 +313,15 @@ class MapTable(NestedTable):
             self.put_entry(key, map_key, value)
 
     def put_entry(self, key: Any, map_key: Any, value: Any) -> None:
-        chunk = chunk_of(key)
+        self.update(chunk_of(key), key, {map_key: value})
+
+    def update(self, chunk: int, key: Any, entries: Chunk) -> None:
+        """Entries that are the table's own from here on."""
         inner = self.inner_for_write(chunk, key)
-        if inner is None:
-            self.put_inner(chunk, key, {map_key: value})
-        else:
-            inner[map_key] = value
+        if inner is not None:
+            inner.update(entries)
+        elif entries:
+            self.put_inner(chunk, key, entries)
 
     def write(self, chunks: Iterable[Chunk], writer: SectionWriter) -> None:
         for keys, counts, map_keys, values in map_pieces(chunks, lambda inner: iter(inner.items())):

@@ -109,12 +109,7 @@ class ExpiringLists(ExpiringTable, ListTable):
         return pairs
 
     def add_pairs(self, key: Any, pairs: list[Pair]) -> None:
-        chunk = chunk_of(key)
-        known = self.inner_for_write(chunk, key)
-        if known is not None:
-            known.extend(pairs)
-        elif pairs:
-            self.put_inner(chunk, key, pairs)
+        self.extend(chunk_of(key), key, pairs)
 
     def replace_pairs(self, key: Any, pairs: list[Pair]) -> None:
         if pairs:
@@ -179,12 +174,7 @@ class ExpiringMaps(ExpiringTable, MapTable):
         return list(self.chunks[chunk_of(key)].get(key, _NO_PAIRS).items())
 
     def put_pairs(self, key: Any, pairs: dict[Any, Pair]) -> None:
-        chunk = chunk_of(key)
-        inner = self.inner_for_write(chunk, key)
-        if inner is not None:
-            inner.update(pairs)
-        elif pairs:
-            self.put_inner(chunk, key, pairs)
+        self.update(chunk_of(key), key, pairs)
 
     def remove_pair(self, key: Any, map_key: Any) -> None:
         chunk = chunk_of(key)
