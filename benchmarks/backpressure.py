@@ -25,7 +25,7 @@ Record = tuple[int, bytes]
 RECORD_BYTES = 1000
 WIDTH = 2
 FULL_S = 6.0  #: until inboxes and network are full
-EVERY_S = 0.2
+EVERY_S = 0.15
 PATIENCE_S = 600.0
 
 
@@ -134,7 +134,7 @@ def await_running(client: tg.JobClient) -> None:
         time.sleep(0.05)
 
 
-def main(checkpoints: int = 100) -> None:
+def main(checkpoints: int = 150) -> None:
     spark = harness.session()
     results = {}
     for milliseconds in (10, 100):

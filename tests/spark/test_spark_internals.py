@@ -295,6 +295,37 @@ def test_a_frame_arrives_only_when_another_row_follows(ours: SparkSession, notes
     )
 
 
+def test_little_stands_between_a_sender_and_a_receiver_that_does_not_read(ours: SparkSession, notes: Notes) -> None:
+    """What is on its way stands before every barrier. Two frames in the writer, 512 KB in the reader, two sockets."""
+    frame_bytes, count, enough = 64 * 1024, 400, 4 << 20
+
+    def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        for number in range(count):
+            yield rows((0, bytes(frame_bytes)))
+            notes.write("taken", number)
+        yield rows((0, b""))
+
+    def receive(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        taken = -1
+        while taken != len(notes.read("taken")) or not taken:  # until the sender has been stuck for a second
+            taken = len(notes.read("taken"))
+            time.sleep(1.0)
+        notes.write("stuck", taken)
+        notes.write("got", sum(batch.num_rows for batch in batches))
+        return iter(())
+
+    run_pipelined(ours, build_plan(ours, [1, 1], [send, receive]))
+
+    assert notes.read("got") == [count + 1]
+    (stuck,) = notes.read("stuck")
+    assert 0 < stuck * frame_bytes <= enough, (
+        f"{stuck} frames of 64 KB were on their way to a receiver that read none: the settings of the streaming shuffle "
+        "(spark/settings.py) are not applied, or mean something else now. Barriers will be slow under back-pressure."
+    )
+
+
 def test_our_settings_reach_the_worker_and_stay_out_of_the_users(
     spark_session: SparkSession, ours: SparkSession, notes: Notes
 ) -> None:
