@@ -89,11 +89,9 @@ MUTANTS = (
         (
             Change(
                 "task/snapshots.py",
-                "        file = store_snapshot(self.storage, self.path_of(checkpoint), data, sections, "
-                "self.inline_limit_bytes)\n",
-                "        path = self.path_of(checkpoint)\n"
-                "        LATE.append(lambda: store_snapshot(self.storage, path, data, sections, 0))\n"
-                "        file = FileRef(size=memoryview(data).nbytes, path=path, sections=list(sections))\n",
+                "                file = store_snapshot(self.storage, path, data, index, self.inline_limit_bytes)\n",
+                "                LATE.append(lambda: store_snapshot(self.storage, path, data, index, 0))\n"
+                "                file = FileRef(size=memoryview(data).nbytes, path=path, sections=list(index))\n",
             ),
             Change(
                 "task/snapshots.py",
@@ -103,7 +101,7 @@ MUTANTS = (
             ),
             Change(
                 "task/snapshots.py",
-                "from tidegate.storage.metadata import SlotSnapshot",
+                "from tidegate.storage.metadata import FileRef, SlotSnapshot",
                 "LATE = []\nfrom tidegate.storage.metadata import FileRef, SlotSnapshot",
             ),
         ),
@@ -193,9 +191,9 @@ MUTANTS = (
         (
             Change(
                 "task/operators/source.py",
-                "            records = self._reader.poll(deadline)\n",
-                "            noted = self._reader.splits()\n"
-                "            records = self._reader.poll(deadline)\n"
+                "            records = reader.poll(deadline)\n",
+                "            noted = reader.splits()\n"
+                "            records = reader.poll(deadline)\n"
                 "            self._noted = None if records is None else noted\n",
             ),
             Change(
