@@ -11,7 +11,7 @@ BENCHMARKS  = $(sort $(shell grep -l __main__ benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check format bench mutants java services-installed setup clean
+.PHONY: help demo test check format bench mutants java services services-stop services-installed setup clean
 
 # The stamp holds the folder that it was made for: in a copied or moved checkout the installed package would still be
 # the old folder's, so the set-up runs again there.
@@ -20,7 +20,7 @@ ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))
 endif
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
 demo: java $(READY) ## run the demonstration
 	@$(SPARK) $(DEMO)
@@ -50,6 +50,12 @@ mutants: java $(READY) ## plant named faults in the protocol; the tests must cat
 	@$(SPARK) tools/mutants.py
 
 setup: java $(READY) ## the set-up alone
+
+services: $(READY) services-installed ## start MariaDB and PostgreSQL for trying things by hand
+	@$(PYTHON) tools/services.py start
+
+services-stop: $(READY) ## stop them
+	@$(PYTHON) tools/services.py stop
 
 # Where they cannot be had the tests that need them fail, and say so; the others run.
 services-installed: java $(READY)

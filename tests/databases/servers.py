@@ -42,7 +42,9 @@ class DatabaseServer(ABC):
     kind: str
     package: str
 
-    def __init__(self, folder: str | Path, port: int | None = None) -> None:
+    def __init__(self, folder: str | Path, port: int | None = None, durable: bool = False) -> None:
+        """`durable`: as in production. Else nothing is synced: a killed process loses nothing that it has written."""
+        self.durable = durable
         self.folder = Path(folder)
         self.data = self.folder / "data"
         self.log = self.folder / "server.log"
@@ -179,8 +181,8 @@ class DatabaseServer(ABC):
 class Postgres(DatabaseServer):
     kind, package, _admin_database = "postgresql", "postgresql", "postgres"
 
-    def __init__(self, folder: str | Path, port: int | None = None, prepared: int = 64) -> None:
-        super().__init__(folder, port)
+    def __init__(self, folder: str | Path, port: int | None = None, durable: bool = False, prepared: int = 64) -> None:
+        super().__init__(folder, port, durable)
         self._prepared = prepared
 
     def _make_data(self) -> None:
@@ -194,7 +196,7 @@ class Postgres(DatabaseServer):
             "unix_socket_directories": str(self.folder),
             "port": str(self.port),
             "max_prepared_transactions": str(self._prepared),
-            "fsync": "off",  # a killed process loses nothing that it has written; a machine would
+            "fsync": "on" if self.durable else "off",
             "max_connections": "200",
             "shared_buffers": "64MB",
         }
@@ -229,9 +231,10 @@ class MariaDb(DatabaseServer):
               "--auth-root-authentication-method=normal", "--skip-name-resolve"], as_user=True)  # fmt: skip
 
     def _command(self) -> list[str]:
+        flush = 1 if self.durable else 2
         return [_found("mariadbd"), "--no-defaults", f"--datadir={self.data}", f"--port={self.port}",
                 "--bind-address=127.0.0.1", f"--socket={self.folder}/socket", "--skip-name-resolve", "--skip-log-bin",
-                f"--pid-file={self.folder}/pid", "--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=2",
+                f"--pid-file={self.folder}/pid", "--innodb-buffer-pool-size=64M", f"--innodb-flush-log-at-trx-commit={flush}",
                 "--max-connections=200"]  # fmt: skip
 
     def _first_statements(self) -> list[str]:
