@@ -23,7 +23,7 @@ from tidegate.storage.log import LogKind
 from tidegate.storage.store import open_store
 from tidegate.testing.crash_points import ALL_POINTS, SAVEPOINT_POINTS, Crash
 from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
-from tidegate.testing.runner import Ask, InProcessRun
+from tidegate.testing.runner import AllDriversDied, Ask, InProcessRun
 
 SOURCE = Numbered(1, splits=5, per_split=50, rows_per_poll=(2, 1, 0))
 
@@ -33,8 +33,11 @@ def empty_ledgers() -> None:
     forget_ledgers()
 
 
-def job(storage: str | None = None, **settings: Any) -> tg.StreamEnvironment:
-    return counting_job(environment(storage=storage, **settings), SOURCE, LedgerSink("out"))
+LONG_SOURCE = Numbered(1, splits=5, per_split=200, rows_per_poll=(2, 1, 0))
+
+
+def job(storage: str | None = None, source: Numbered = SOURCE, **settings: Any) -> tg.StreamEnvironment:
+    return counting_job(environment(storage=storage, **settings), source, LedgerSink("out"))
 
 
 def request(stop: StopMode | None = None, format: str = "canonical", directory: str | None = None) -> SavepointRequest:
@@ -147,4 +150,61 @@ def test_a_running_job_is_rescaled(old: int, new: int) -> None:
 
     assert ask.outcome.parallelism == new
     assert started._attempts == 2
+    assert_counted_once(ledger("out").rows(), SOURCE)
+
+
+def test_a_rollback_says_what_was_committed_since_and_a_reader_sees_the_new_epochs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    storage = fresh_storage()
+    with pytest.raises(AllDriversDied):
+        InProcessRun(
+            job(storage, LONG_SOURCE, every="10ms", retained=100), 3, [Crash("driver.notified", nth=10)], max_drivers=1
+        ).run()
+    newest = log_records(storage)[-1]
+    assert newest.latest is not None
+    assert newest.latest.id >= 10
+    before = dict(ledger("out").committed)
+
+    run(job(storage, LONG_SOURCE, retained=100, resume="chk-5"))
+
+    assert "goes back to checkpoint 5, but has completed checkpoint" in caplog.text
+    ids = [record.latest.id for record in log_records(storage) if record.kind is LogKind.CHECKPOINT and record.latest]
+    assert len(ids) == len(set(ids)), "an id was used twice"
+    kept = [row for name, rows in before.items() if int(name.split("-")[0]) <= 5 for row in rows]
+    new = [row for name, rows in ledger("out").committed.items() if name not in before for row in rows]
+    assert_counted_once([*kept, *new], LONG_SOURCE)
+
+
+def test_what_a_job_was_started_from_stays_unless_it_is_claimed() -> None:
+    for claim in (False, True):
+        forget_ledgers()
+        ask = Ask(request(StopMode.SUSPEND), after_checkpoints=1)
+        run(job(), ask)
+        path = ask.outcome.path
+
+        run(job(name="next", resume=path, claim=claim))
+
+        assert open_store(path).exists("_metadata.json") is not claim
+        assert bool(open_store(path).list("")) is not claim
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_a_job_survives_the_deletion_of_a_foreign_checkpoint_that_it_was_started_from(backend: str) -> None:
+    first, second = fresh_storage(), fresh_storage()
+    limits = {"state_backend": backend, "incremental": True}
+    with pytest.raises(AllDriversDied):
+        InProcessRun(job(first, limits=limits), 1, [Crash("driver.notified", nth=3)], max_drivers=1).run()
+    newest = log_records(first)[-1].latest
+    assert newest is not None
+    path = open_store(first).uri(newest.metadata_path)
+    with pytest.raises(AllDriversDied):
+        InProcessRun(
+            job(second, name="next", resume=path, limits=limits), 1, [Crash("driver.notified", nth=2)], max_drivers=1
+        ).run()
+    store = open_store(first)
+    store.delete_many(store.list(""))
+
+    run(job(second, name="next", resume="latest", limits=limits))
+
     assert_counted_once(ledger("out").rows(), SOURCE)

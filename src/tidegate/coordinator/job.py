@@ -159,8 +159,20 @@ class JobRun:
 
     def begin(self) -> None:
         """Become the job's driver. :raises JobFolderInUse:"""
+        self._warn_of_rollback()
         self._log.take_generation(self._driver, self._wall_clock(), self._resume)  # type: ignore[arg-type]
         self._holds_job = True
+
+    def _warn_of_rollback(self) -> None:
+        newest = self._log.read_newest()
+        latest = None if newest is None else newest.latest
+        if isinstance(self._resume, CheckpointPointer) and latest is not None and latest.id > self._resume.id:
+            log.warning(
+                "the job goes back to checkpoint %d, but has completed checkpoint %d: what its sinks have committed since "
+                "stays where it is, and will be written again",
+                self._resume.id,
+                latest.id,
+            )
 
     def next_attempt(self) -> AttemptInputs | JobEnded:
         """What the next attempt starts from: always what the log says, never what memory remembers.
