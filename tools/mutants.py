@@ -34,6 +34,8 @@ TESTS = [
     "tests/unit/test_held.py",
     "tests/unit/test_inbox.py",
     "tests/unit/test_mailbox.py",
+    "tests/unit/test_heap_increments.py",
+    "tests/protocol/test_shared_state.py",
     "tests/protocol/test_alignment.py",
     "tests/protocol/test_checkpointing.py",
     "tests/protocol/test_attempt.py",
@@ -45,6 +47,7 @@ TESTS = [
     "tests/protocol/test_damage_and_takeover.py",
     "tests/protocol/test_in_process_jobs.py",
     "tests/protocol/test_failing_storage_and_user_code.py",
+    "tests/protocol/test_incremental_jobs.py::test_without_failures",
     "tests/protocol/test_exactly_once_property.py::test_each_record_is_applied_once[0]",
     "tests/protocol/test_exactly_once_property.py::test_each_record_is_applied_once[1]",
 ]
@@ -341,6 +344,39 @@ MUTANTS = (
                 "wire/frame.py",
                 "        return hmac.compare_digest(self.make(header, flags, payload), seal)\n",
                 "        return True\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "increment-over-an-unconfirmed-one",
+        "a subtask builds an increment on a checkpoint that may never complete",
+        (
+            Change(
+                "task/keyed_files.py",
+                "            self._pending[checkpoint] = _Stored(",
+                "            self._base = self._pending[checkpoint] = _Stored(",
+            ),
+        ),
+    ),
+    Mutant(
+        "shared-file-deleted-early",
+        "a file that the oldest retained checkpoint refers to is deleted",
+        (
+            Change(
+                "protocol/shared_state.py",
+                "use.last_used < oldest_retained",
+                "use.last_used <= oldest_retained",
+            ),
+        ),
+    ),
+    Mutant(
+        "files-of-acknowledgements-not-noted",
+        "the driver does not remember which files a checkpoint refers to",
+        (
+            Change(
+                "coordinator/attempt.py",
+                "                self._note_files(CheckpointId(checkpoint), snapshot)\n",
+                "",
             ),
         ),
     ),
