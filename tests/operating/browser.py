@@ -1,122 +1,81 @@
-"""A real Chromium without a screen, driven by the WebDriver protocol over plain HTTP."""
+"""The machine's Chromium, driven by Playwright, and what every test of a page wants to know of it."""
 
 from __future__ import annotations
 
-import base64
-import json
-import socket
-import subprocess
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-ARTIFACTS = ROOT / "artifacts" / "dashboard"
-ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  #: the protocol's name for a reference to an element
-PATIENCE_S = 60.0
+from playwright.sync_api import Browser, Page, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+PATIENCE_MS = 60_000
+ARTIFACTS = Path(os.environ.get("TIDEGATE_ARTIFACTS") or Path(__file__).parents[2] / "artifacts") / "dashboard"
 
 
-class Browser:
-    """One window; ends with its `with`."""
-
-    def __init__(self, folder: Path, dark: bool = False) -> None:
-        found = subprocess.run(["sh", str(ROOT / "tools" / "chromium.sh")], capture_output=True, text=True, timeout=170)
-        assert found.returncode == 0, found.stderr
-        browser, driver = found.stdout.split()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self._url = f"http://127.0.0.1:{port}"
-        self._driver = subprocess.Popen(
-            [driver, f"--port={port}", f"--log-path={folder}/chromedriver.log"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/profile"]
-        arguments += ["--disable-background-networking", "--no-first-run", "--window-size=1300,900"]
-        arguments += ["--blink-settings=preferredColorScheme=0"] if dark else []
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    program = next((found for name in NAMES if (found := shutil.which(name))), None)
+    assert program is not None, (
+        "no Chromium is installed: sh tools/services.sh installs it (or apt-get install chromium)"
+    )
+    # The sandbox needs rights that containers do not give; the pages are our own.
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
         try:
-            self._until_up()
-            options = {"binary": browser, "args": arguments}
-            asked = {
-                "capabilities": {
-                    "alwaysMatch": {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
-                }
-            }
-            self._session = f"/session/{self._call('POST', '/session', asked)['sessionId']}"
-        except BaseException:
-            self._driver.kill()
-            self._driver.wait()
-            raise
-
-    def __enter__(self) -> Browser:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        try:
-            self._call("DELETE", self._session)
+            yield browser
         finally:
-            self._driver.terminate()
-            self._driver.wait()
+            browser.close()
 
-    def open(self, url: str) -> None:
-        self._call("POST", f"{self._session}/url", {"url": url})
 
-    def run(self, script: str, *arguments: Any) -> Any:
-        """The value of `return ...`."""
-        return self._call("POST", f"{self._session}/execute/sync", {"script": script, "args": list(arguments)})
+@dataclass
+class Screen:
+    """One page, what went wrong in it, and everything that it asked for."""
 
-    def text(self, selector: str) -> str:
-        return str(self.run("const e = document.querySelector(arguments[0]); return e ? e.innerText : ''", selector))
+    page: Page
+    url: str  #: the driver's
+    job: str
+    requested: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
 
-    def click(self, selector: str) -> None:
-        """As a user does: the element must be there and not be covered."""
-        self.until(f"{selector} is there", lambda: self.run("return !!document.querySelector(arguments[0])", selector))
-        found = self._call("POST", f"{self._session}/element", {"using": "css selector", "value": selector})
-        self._call("POST", f"{self._session}/element/{found[ELEMENT]}/click", {})
+    def __post_init__(self) -> None:
+        self.page.set_default_timeout(PATIENCE_MS)
+        self.page.on("request", lambda request: self.requested.append(request.url))
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.on("console", lambda message: self.faults.append(message.text) if message.type == "error" else None)
 
-    def until(self, what: str, true: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + PATIENCE_S
-        while not (found := true()):
-            assert time.monotonic() < deadline, f"not in time: {what}\n{self.text('body')[:2000]}"
-            time.sleep(0.05)
-        return found
+    def show(self, tab: str) -> Page:
+        """Until it is loaded and shown."""
+        place = f"#/jobs/{self.job}/{tab}"
+        self.page.goto(f"{self.url}/{place}")
+        self.until("h => document.getElementById('page').dataset.ready === h", place)
+        return self.page
 
-    def resize(self, width: int, height: int) -> None:
-        self._call("POST", f"{self._session}/window/rect", {"width": width, "height": height})
+    def until(self, true: str, argument: Any = None) -> None:
+        self.page.wait_for_function(true, arg=argument)
 
-    def screenshot(self, name: str) -> None:
+    def text(self) -> str:
+        return self.page.inner_text("#page")
+
+    def keep(self, name: str) -> None:
+        """A picture of all of it, for people."""
         ARTIFACTS.mkdir(parents=True, exist_ok=True)
-        data = base64.b64decode(self._call("GET", f"{self._session}/screenshot"))
-        (ARTIFACTS / f"{name}.png").write_bytes(data)
+        (ARTIFACTS / f"{name}.png").write_bytes(self.page.screenshot(full_page=True))
 
-    def complaints(self) -> list[str]:
-        """Errors in the browser's console: scripts that fail, what the policy has blocked."""
-        entries = self._call("POST", f"{self._session}/se/log", {"type": "browser"})
-        return [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
+    def assert_clean(self) -> None:
+        """No script failed, nothing was refused by the page's policy, no other host was asked."""
+        assert self.faults == []
+        assert [url for url in self.requested if not url.startswith(self.url + "/")] == []
 
-    def loaded_from(self) -> set[str]:
-        """The origins of everything that the page has loaded."""
-        return set(self.run("return performance.getEntriesByType('resource').map(e => new URL(e.name).origin)"))
 
-    def _until_up(self) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                self._call("GET", "/status")
-                return
-            except OSError:
-                assert time.monotonic() < deadline, "chromedriver did not start"
-                time.sleep(0.05)
-
-    def _call(self, method: str, path: str, body: Any = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"}, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
-                return json.load(answer)["value"]
-        except urllib.error.HTTPError as error:
-            raise AssertionError(f"{method} {path}: {error.read().decode()[:1000]}") from None
+@contextmanager
+def screen(browser: Browser, url: str, job: str, *, dark: bool = False, width: int = 1280) -> Iterator[Screen]:
+    context = browser.new_context(color_scheme="dark" if dark else "light", viewport={"width": width, "height": 900})
+    try:
+        yield Screen(context.new_page(), url, job)
+    finally:
+        context.close()

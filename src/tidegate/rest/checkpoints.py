@@ -16,6 +16,7 @@ from tidegate.rest.served import ServedJob, Vertex
 from tidegate.storage.store import without_credentials
 
 HISTORY = 100  #: checkpoints in an answer; the view remembers more
+PLOTTED = 200  #: checkpoints in the plots
 OFF = 2**63 - 1  #: Flink's word for "no interval"
 NOT_ADDRESSABLE = "<checkpoint-not-externally-addressable>"
 _SAVEPOINTS = ("savepoint", "stop")  #: words that the purposes of savepoints begin with
@@ -76,6 +77,28 @@ def statistics(job: ServedJob) -> dict[str, Any]:
             "restored": _restored(snapshot),
         },
         "history": [_common(c, vertices) for c in newest_first[:HISTORY]],
+    }
+
+
+def history(job: ServedJob) -> dict[str, Any]:
+    """What plots need of each checkpoint that is remembered, the oldest first: a few numbers. A route of our own."""
+    checkpoints = list(job.view.snapshot().checkpoints.values())[-PLOTTED:]
+    return {"checkpoints": [_plotted(checkpoint) for checkpoint in checkpoints]}
+
+
+def _plotted(checkpoint: CheckpointStatistics) -> dict[str, Any]:
+    parts = list(checkpoint.acknowledged.values())
+    longest = max((part.acknowledged_after_s for part in parts), default=0.0)
+    return {
+        "id": checkpoint.checkpoint,
+        "status": checkpoint.status.value,
+        "trigger": ms(checkpoint.triggered_at),
+        "duration": ms(checkpoint.duration_s or longest),
+        "size": checkpoint.size_bytes or sum(part.timings.state_bytes for part in parts),
+        "added": _added(parts),
+        "alignment": ms(max((part.timings.alignment_s for part in parts), default=0.0)),
+        "buffered": _buffered(parts),
+        "persisted": _persisted(parts),
     }
 
 

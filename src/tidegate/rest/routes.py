@@ -181,6 +181,8 @@ FLINKS = (
 OURS = (
     Route("GET", "/jobs/{jobid}/operators", _of_job(operators),
           "each operator with rates, load, watermark, state size and counters", is_flinks=False),
+    Route("GET", "/jobs/{jobid}/checkpoint-history", _of_job(checkpoints.history),
+          "a few numbers of each of the last 200 checkpoints, for plots", is_flinks=False),
     Route("GET", "/jobs/{jobid}/logs", _log, "lines of the job's log from number `from` on, and the number to ask for next",
           (Field("from", "integer"), Field("level")), is_flinks=False),
     Route("GET", "/jobs/{jobid}/checkpoints/details/{checkpointid}/explain", _explain,

@@ -23,8 +23,8 @@ from tidegate.coordinator.observing import JobEvent, StatusChanged
 from tidegate.errors import ConfigurationError
 from tidegate.rest import registry
 from tidegate.rest.app import LOOPBACK_NAMES, make_app
-from tidegate.rest.dashboard import pages
 from tidegate.rest.operations import Operations
+from tidegate.rest.pages import pages
 from tidegate.rest.served import JobTable, ServedJob
 from tidegate.storage.store import without_credentials
 

@@ -1,0 +1,51 @@
+// Numbers, sizes and times, as people read them.
+
+export const NOTHING = "–";
+const known = (value) => value !== null && value !== undefined && !Number.isNaN(value);
+
+export function count(value) {
+  return known(value) ? Math.round(value).toLocaleString("en") : NOTHING;
+}
+
+export function rate(value) {
+  if (!known(value)) return NOTHING;
+  if (value >= 1e6) return `${(value / 1e6).toFixed(value >= 1e7 ? 1 : 2)} M/s`;
+  if (value >= 1e4) return `${(value / 1e3).toFixed(1)} k/s`;
+  return `${value >= 10 || value === 0 ? Math.round(value) : value.toFixed(1)}/s`;
+}
+
+export function bytes(value) {
+  if (!known(value)) return NOTHING;
+  if (value < 1024) return `${Math.round(value)} B`;
+  const units = ["KB", "MB", "GB", "TB", "PB"];
+  let n = -1;
+  do { value /= 1024; n++; } while (value >= 1024 && n < units.length - 1);
+  return `${value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)} ${units[n]}`;
+}
+
+export function span(ms) {
+  if (!known(ms) || ms < 0) return NOTHING;
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  const s = ms / 1000;
+  if (s < 60) return `${s.toFixed(s < 10 ? 2 : 1)} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ${Math.floor(s % 60)} s`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+  return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
+}
+
+export function time(ms) {
+  if (!known(ms) || ms <= 0) return NOTHING;
+  const date = new Date(ms);
+  const clock = date.toLocaleTimeString("en-GB");
+  return date.toDateString() === new Date().toDateString() ? clock : `${date.toISOString().slice(0, 10)} ${clock}`;
+}
+
+export const percent = (part) => (known(part) ? `${Math.round(part * 100)}%` : NOTHING);
+
+// Of a watermark: the end of event time is no date.
+export function eventTime(value) {
+  const ms = Number(value);
+  if (!known(value)) return NOTHING;
+  if (ms > 8.64e15) return "end of input";
+  return ms < -8.64e15 ? NOTHING : new Date(ms).toISOString().replace("T", " ").replace("Z", "");
+}

@@ -1,0 +1,254 @@
+"""The dashboard in a real Chromium, over a job whose events the test writes: what it shows, what its buttons do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+from rest_kit import Rest, lived, serving
+
+from operating.browser import Screen, chromium, screen
+from tidegate.config import JobConfig
+from tidegate.coordinator.observing import AttemptFailed, JobStatus, StatusChanged
+from tidegate.errors import SavepointFailed
+from tidegate.ids import AttemptId
+from tidegate.rest.pages import POLICY, assets
+
+TABS = [
+    "overview", "subtasks", "metrics", "watermarks", "accumulators", "backpressure", "checkpoints", "checkpoints/history",
+    "checkpoints/summary", "checkpoints/configuration", "checkpoints/details/4", "checkpoints/details/3", "exceptions", "log",
+    "configuration",
+]  # fmt: skip
+HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(autouse=True)
+def own_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_REGISTRY", str(tmp_path / "registry"))
+
+
+@pytest.fixture
+def rest() -> Iterator[Rest]:
+    with serving() as rest:
+        lived(rest.hands.view)
+        rest.hands.may_answer.set()
+        yield rest
+
+
+@pytest.fixture
+def shown(rest: Rest, browser: Browser) -> Iterator[Screen]:
+    with screen(browser, rest.server.url, rest.job.id) as shown:
+        yield shown
+
+
+# -- the files ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_file_is_our_own_small_and_names_no_other_host() -> None:
+    found = assets()
+    assert {"index.html", "main.js", "style.css"} <= set(found)
+    assert sum(len(data) for data, _, _ in found.values()) < 100_000
+    for name, (data, _, _) in found.items():
+        hosts = re.findall(r"https?://[^\"' )]+", data.decode())
+        assert set(hosts) <= {"http://www.w3.org/2000/svg"}, name
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", data.decode()), name
+
+
+def test_the_page_comes_with_a_strict_policy_and_is_not_sent_twice(rest: Rest) -> None:
+    import urllib.error
+    import urllib.request
+
+    with urllib.request.urlopen(f"{rest.server.url}/", timeout=60) as answer:
+        assert answer.headers["Content-Security-Policy"] == POLICY
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        tag = answer.headers["ETag"]
+    with pytest.raises(urllib.error.HTTPError) as unchanged:
+        urllib.request.urlopen(
+            urllib.request.Request(f"{rest.server.url}/", headers={"If-None-Match": tag}), timeout=60
+        )
+    assert unchanged.value.code == 304
+    unchanged.value.close()
+    assert rest.text("GET", "/dashboard/nothing.js")[0] == 404
+    assert rest.text("GET", "/dashboard/..%2fpages.py")[0] == 404
+
+
+# -- the screens --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 1280), (True, 390)])
+def test_every_tab_loads_asks_nobody_else_and_fits(rest: Rest, browser: Browser, dark: bool, width: int) -> None:
+    with screen(browser, rest.server.url, rest.job.id, dark=dark, width=width) as shown:
+        for tab in TABS:
+            page = shown.show(tab)
+            assert not page.is_visible("#silence")
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
+                f"{tab} is wider than the screen"
+            )
+            shown.keep(f"{'dark' if dark else 'light'}-{width}-{tab.replace('/', '-')}")
+        shown.assert_clean()
+
+
+def test_numbers_agree_with_rest(rest: Rest, shown: Screen) -> None:
+    shown.show("checkpoints")
+    counts = rest.get("/jobs/{job}/checkpoints")["counts"]
+    for name, key in (
+        ("Triggered", "total"),
+        ("Completed", "completed"),
+        ("Failed", "failed"),
+        ("Restored", "restored"),
+    ):
+        assert f"{name}\n{counts[key]}" in shown.text()
+
+    shown.show("overview")
+    for operator in rest.get("/jobs/{job}/operators")["operators"]:
+        name = re.compile(f"^{re.escape(operator['name'])}$")
+        row = shown.page.locator("tbody tr", has=shown.page.locator("a", has_text=name))
+        cells = row.locator("td").all_inner_texts()
+        assert (cells[2], cells[3]) == (str(operator["recordsIn"]), str(operator["recordsOut"]))
+        assert cells[6:8] == [f"{operator['busy']:.0%}", f"{operator['backPressured']:.0%}"]
+
+    shown.show(f"accumulators/{rest.vertex(0)}")
+    (odd,) = rest.get("/jobs/{job}/accumulators")["user-task-accumulators"]
+    assert f"{odd['name']}\t{odd['type']}\t{odd['value']}" in shown.text()
+
+
+def test_a_checkpoint_is_explained(rest: Rest, shown: Screen) -> None:
+    shown.show(f"checkpoints/details/4/{rest.vertex(1)}")
+    story = rest.get("/jobs/{job}/checkpoints/details/4/explain")
+    assert f"{story['slowest']['vertex']}, subtask {story['slowest']['subtask']}, after 400 ms" in shown.text()
+    assert "Largest states" in shown.text()
+    shown.show("checkpoints/details/3")
+    assert "Not acknowledged:" in shown.text()
+
+
+def test_plots_have_a_bar_for_each_checkpoint(rest: Rest, shown: Screen) -> None:
+    shown.show("checkpoints")
+    history = rest.get("/jobs/{job}/checkpoint-history")["checkpoints"]
+    assert [c["id"] for c in history] == [1, 2, 3, 4]
+    assert history[1] | {"trigger": 0} == {
+        "id": 2, "status": "COMPLETED", "trigger": 0, "duration": 650, "size": 3400, "added": 400, "alignment": 20,
+        "buffered": 600, "persisted": 0,
+    }  # fmt: skip
+    assert shown.page.locator("svg[aria-label=Duration] .bar").count() == 4
+    assert shown.page.locator("svg[aria-label=Duration] .bar.failed").count() == 1
+    shown.page.locator("svg[aria-label=Duration] .target").nth(1).click()
+    shown.page.wait_for_url("**/checkpoints/details/2")
+
+
+def test_what_a_job_says_is_never_read_as_html(rest: Rest, shown: Screen) -> None:
+    view = rest.hands.view
+    first = rest.hands.plan.layers[0].chains[0].operators[0]
+    object.__setattr__(first.operator, "name", HOSTILE)
+    rest.job.name = HOSTILE
+    error = AttemptFailed(AttemptId(1, 2), HOSTILE, None, 1020.0, HOSTILE, HOSTILE, HOSTILE, 0, HOSTILE, HOSTILE)
+    view.publish(error)
+    view.publish(StatusChanged(JobStatus.FAILED, HOSTILE, 1020.0))
+    for tab in TABS:
+        page = shown.show(tab)
+        assert page.title() != "taken"
+        assert page.locator("#page img, #page script, #crumbs img").count() == 0
+        assert HOSTILE in shown.text()
+    shown.assert_clean()
+
+
+def test_the_user_sees_the_cause_and_the_own_line(rest: Rest, shown: Screen) -> None:
+    shown.show("exceptions")
+    assert shown.page.inner_text(".user-line") == "job.py:7"
+    assert "ValueError: bad" in shown.page.inner_text(".cause")
+    assert "restarted in 1.00 s" in shown.text()
+
+
+def test_a_restart_is_followed_without_a_reload(rest: Rest, shown: Screen) -> None:
+    shown.show("overview")
+    rest.hands.view.publish(StatusChanged(JobStatus.RESTARTING, "in 5.0 s: no reason", 1030.0))
+    shown.page.wait_for_selector(".badge.restarting")
+    assert "in 5.0 s: no reason" in shown.text()
+    shown.keep("restarting")
+    rest.hands.view.publish(StatusChanged(JobStatus.RUNNING, "", 1035.0))
+    shown.page.wait_for_selector(".badge.running")
+    shown.assert_clean()
+
+
+def test_a_driver_that_does_not_answer_is_said_and_the_last_numbers_stay(rest: Rest, shown: Screen) -> None:
+    shown.show("overview")
+    shown.page.route("**/jobs/**", lambda route: route.abort())
+    shown.page.wait_for_selector("#silence:not([hidden])")
+    assert "has not answered since" in shown.page.inner_text("#silence")
+    assert shown.page.locator(".box").count() == 2
+    shown.page.unroute("**/jobs/**")
+    shown.page.wait_for_selector("#silence", state="hidden")
+
+
+# -- the buttons --------------------------------------------------------------------------------------------------------
+
+
+def test_buttons_ask_first_and_then_act(rest: Rest, shown: Screen) -> None:
+    page = shown.show("overview")
+    page.click("[data-action=Stop]")
+    page.click("dialog button[type=button]")
+    assert rest.hands.asked == []
+
+    page.click("[data-action=Savepoint]")
+    page.select_option("select[name=format]", "NATIVE")
+    page.click("[data-confirm=Savepoint]")
+    page.wait_for_selector(".note.done")
+    assert "file:///data/savepoint-sums-9" in page.inner_text(".note.done")
+    assert rest.hands.asked == [("savepoint", "file:///data/sums/savepoints", "native")]
+
+    page.click("[data-action=Rescale]")
+    page.fill("input[name=parallelism]", "3")
+    page.click("[data-confirm=Rescale]")
+    page.wait_for_selector("text=Runs with parallelism 3")
+    page.click("[data-action=Stop]")
+    page.check("input[name=drain]")
+    shown.keep("dialog")
+    page.click("[data-confirm=Stop]")
+    page.wait_for_selector("text=Stopped. Savepoint:")
+    page.click("[data-action=Cancel]")
+    page.click("[data-confirm=Cancel]")
+    page.wait_for_selector("text=is being cancelled")
+    assert rest.hands.asked[1:] == [("rescale", 3), ("drain", "file:///data/sums/savepoints", "canonical")]
+    assert rest.hands.canceled == 1
+    shown.assert_clean()
+
+
+def test_a_failure_of_a_button_is_shown(rest: Rest, shown: Screen) -> None:
+    rest.hands.failure = SavepointFailed("the disk is full")
+    page = shown.show("overview")
+    page.click("[data-action=Savepoint]")
+    page.click("[data-confirm=Savepoint]")
+    page.wait_for_selector(".note.failed")
+    assert "the disk is full" in page.inner_text(".note.failed")
+
+
+def test_a_job_that_has_ended_has_no_buttons(rest: Rest, shown: Screen) -> None:
+    rest.hands.view.publish(StatusChanged(JobStatus.FAILED, "no more restarts", 1040.0))
+    page = shown.show("overview")
+    assert page.inner_text(".badge >> nth=0") == "FAILED"
+    assert page.locator(".head button").count() == 0
+    shown.keep("failed")
+
+
+def test_with_a_token_the_page_opens_once_it_was_given(browser: Browser) -> None:
+    config = JobConfig(interval_s=10.0, storage="file:///data", rest_port=0, rest_token="s3cret")
+    with serving(config) as rest, screen(browser, rest.server.url, rest.job.id) as shown:
+        lived(rest.hands.view)
+        refused = shown.page.goto(f"{rest.server.url}/")
+        assert refused is not None
+        assert refused.status == 401
+        shown.page.goto(f"{rest.server.url}/?token=s3cret")
+        shown.show("overview")
+        assert "sums" in shown.text()
+        assert "s3cret" not in shown.page.url
+        # The browser tells of the first visit: the page, and perhaps its icon.
+        assert [fault for fault in shown.faults if "401" not in fault] == []
+        assert len(shown.faults) <= 2
