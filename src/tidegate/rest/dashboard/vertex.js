@@ -67,7 +67,7 @@ export async function metricsTab({ path, vertex, more, link }) {
   const last = seen.points.at(-1);
   if (!last || Date.now() - last.at > 800) seen.points.push({ at: Date.now(), label: format.time(Date.now()), tick: format.time(Date.now()), values: [Math.max(0, now.reduce((a, b) => a + b, 0))] });
   seen.points.splice(0, seen.points.length - SEEN);
-  const number = (value) => (value === undefined ? format.NOTHING : Number.isInteger(value) ? value.toLocaleString("en") : value.toFixed(1));
+  const number = (value) => (value === undefined ? format.NOTHING : Number.isInteger(value) ? value.toLocaleString("en") : value.toLocaleString("en", { maximumFractionDigits: 1 }));
   return [
     card(null, bars(`${chosen}, all subtasks together, since this page shows it`, seen.points, [[chosen, "one"]], format.count)),
     card("Task metrics", table([["Metric"], ...indexes(vertex).map((i) => [`Subtask ${i}`, 1])],
