@@ -67,9 +67,7 @@ def check_matrix(servers: str, kill: bool, seed: int, only: Callable[[CrashCase]
         ensure_topic(servers, f"{prefix}-{place}")
         return tg.KafkaSink(servers, f"{prefix}-{place}", markers=f"{prefix}-markers", transaction_timeout="20s")
 
-    report = crash_matrix(
-        make, lambda place: read_json(servers, f"{prefix}-{place}"), kill=kill, epochs=3, only=only, seed=seed
-    )
+    report = crash_matrix(make, lambda place: read_json(servers, f"{prefix}-{place}"), kill=kill, only=only, seed=seed)
 
     print(report)
     report.check()
