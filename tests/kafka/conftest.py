@@ -29,20 +29,10 @@ def load_tool() -> Any:
     return module
 
 
-def need(make: Callable[[], Any]) -> Any:
-    """What `make` makes, or a named skip outside of CI."""
-    try:
-        return make()
-    except (RuntimeError, OSError) as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"no Kafka broker can be had here: {error}")
-
-
 @pytest.fixture(scope="session")
 def broker(no_process_is_left_behind: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One for all tests that leave it alone."""
-    started = need(lambda: load_tool().Broker(tmp_path_factory.mktemp("kafka")).start())
+    started = load_tool().Broker(tmp_path_factory.mktemp("kafka")).start()
     yield started
     started.stop()
 
