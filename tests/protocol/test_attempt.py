@@ -30,6 +30,7 @@ from tidegate.protocol.checkpointing import CheckpointPolicy
 from tidegate.storage.log import JobLog, LogKind, Resume
 from tidegate.storage.metadata import FileRef, SlotSnapshot
 from tidegate.storage.paths import JobPaths
+from tidegate.storage.state_files import StateFiles, StoredFile
 from tidegate.storage.store import ObjectStore, open_store
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.ledger_sink import LedgerSink
@@ -355,3 +356,53 @@ def test_slots_of_a_canceled_attempt_are_told_to_leave() -> None:
     driver.attempt.cancel_slots()
 
     assert driver.links.last_to_all(driver.plan) == Cancel()
+
+
+# -- files that checkpoints share -------------------------------------------------------------------------------------
+
+
+def acknowledge_with_files(driver: Driver, checkpoint: int, files: list[StoredFile]) -> None:
+    """Every slot says the same, with these files in the first one's state."""
+    for slot in driver.plan.slots:
+        states = [StateFiles("count", 0, 0, 127, files)] if slot == driver.plan.slots[0] else []
+        snapshot = SlotSnapshot(slot.layer, slot.index, FileRef(0, inline=b""), states=states)
+        driver.attempt.slot_said(slot, Acknowledge(checkpoint, snapshot, SnapshotTimings()))
+
+
+def stored_file(driver: Driver, name: str, checkpoint: int) -> StoredFile:
+    path = JobPaths("job").state_files(attempt_id(1), SlotId(0, 0), "count")(checkpoint_id(checkpoint), name)
+    open_store(driver.storage).put(path, b"rows")
+    return StoredFile(name, path, 4, "", checkpoint)
+
+
+def test_a_file_goes_when_no_retained_checkpoint_refers_to_it_while_the_job_runs() -> None:
+    driver = Driver().start()
+    store = open_store(driver.storage)
+    old, base = stored_file(driver, "old", 1), stored_file(driver, "base", 1)
+    driver.after(1)
+    acknowledge_with_files(driver, 1, [old, base])
+    driver.run_background()
+    changes = stored_file(driver, "changes", 2)
+    driver.after(1)
+    acknowledge_with_files(driver, 2, [base, changes])
+    driver.run_background()
+    driver.run_background()  # the deletion is a background's work too
+
+    assert logged_checkpoints(driver.storage) == [1, 2]
+    assert [store.exists(file.path) for file in (old, base, changes)] == [False, True, True]
+
+
+def test_a_file_that_may_be_gone_is_not_built_on() -> None:
+    driver = Driver().start()
+    old = stored_file(driver, "old", 1)
+    for checkpoint, files in ((1, [old]), (2, [stored_file(driver, "new", 2)])):
+        driver.after(1)
+        acknowledge_with_files(driver, checkpoint, files)
+        driver.run_background()
+    driver.after(1)
+    acknowledge_with_files(driver, 3, [old])
+
+    assert isinstance(driver.error, ProtocolViolation)
+    assert "may have been deleted" in str(driver.error)
+    driver.run_background()
+    assert logged_checkpoints(driver.storage) == [1, 2]
