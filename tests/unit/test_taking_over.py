@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 import tidegate as tg
-from tidegate.coordinator.job import JobRun
+from tidegate.coordinator.attempt import AttemptEnded
+from tidegate.coordinator.job import JobEnded, JobRun
 from tidegate.coordinator.observing import JobView
-from tidegate.errors import CheckpointDamaged, Superseded
+from tidegate.errors import CheckpointDamaged, JobFailed, Superseded
 from tidegate.storage.checkpoints import store_checkpoint
-from tidegate.storage.log import JobLog, Resume
+from tidegate.storage.log import JobLog, LogKind, Resume
 from tidegate.storage.memory_store import MemoryStore
 from tidegate.storage.metadata import CheckpointMetadata
 from tidegate.storage.paths import JobPaths
@@ -104,3 +105,18 @@ def test_a_driver_that_was_away_begins_no_attempt_behind_a_newer_one(store: Busy
 def metadata_path(store: MemoryStore) -> str:
     (path,) = [path for path in store.list("") if path.endswith("_metadata.json")]
     return path
+
+
+def test_whatever_failed_behind_a_take_over_the_take_over_is_the_reason(store: BusyStore):
+    """The new driver's sweep may have taken what the old one's slots were about to read."""
+    first = take_over(store)
+    first.begin()
+    assert not isinstance(first.next_attempt(), JobEnded)
+    second = take_over(store)
+    second.begin()
+
+    ended = first.attempt_ended(AttemptEnded(JobFailed("an executor cannot see the probe"), permanent=True))
+
+    assert isinstance(ended, JobEnded)
+    assert isinstance(ended.error, Superseded)
+    assert second._log.read_newest().kind is LogKind.GENERATION

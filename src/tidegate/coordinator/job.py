@@ -293,10 +293,17 @@ class JobRun:
         return JobEnded(JobStatus.FINISHED, None)
 
     def fail(self, error: TidegateError) -> JobEnded:
-        """The job ends FAILED. Its newest checkpoint stays: the next run continues with resume="latest"."""
+        """The job ends FAILED. Its newest checkpoint stays: the next run continues with resume="latest".
+
+        When another driver has taken the job over meanwhile, that is why: it has swept away what this one's slots needed.
+        """
+        reason = str(error).splitlines()[0]
         if not isinstance(error, (Superseded, LogInDoubt)):
-            self._try(lambda: self.recorder.fail(str(error).splitlines()[0]))
-        self._status(JobStatus.FAILED, str(error).splitlines()[0])
+            superseded = self._try(lambda: self.recorder.fail(reason))
+            if superseded is not None:
+                log.warning("before it ended, this driver had failed: %s", error)
+                error, reason = superseded, str(superseded).splitlines()[0]
+        self._status(JobStatus.FAILED, reason)
         return JobEnded(JobStatus.FAILED, error)
 
     def canceled(self) -> JobEnded:
@@ -304,16 +311,19 @@ class JobRun:
         self._status(JobStatus.CANCELED, "")
         return JobEnded(JobStatus.CANCELED, None)
 
-    def _try(self, write: Callable[[], None]) -> None:
+    def _try(self, write: Callable[[], None]) -> Superseded | None:
         """A record for people; that it cannot be written must not hide why the job ended."""
         if not self._holds_job or self._log.in_doubt is not None:
-            return
+            return None
         try:
             write()
-        except (StorageError, Superseded) as error:
+        except Superseded as error:
+            return error
+        except StorageError as error:
             log.warning("the end of the job could not be noted in its log: %s", error)
-            return
+            return None
         self.recorder.sweep(after_attempt(self._attempt))
+        return None
 
     def _status(self, status: JobStatus, detail: str) -> None:
         self.view.publish(StatusChanged(status, detail, self._wall_clock()))
