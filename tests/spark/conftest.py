@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import job_kit
 import pytest
 from pyspark import cloudpickle as spark_cloudpickle
+
+from tidegate import launch
+from tidegate.client import JobClient
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -21,6 +25,24 @@ def functions_are_shipped_by_value(request: pytest.FixtureRequest) -> Iterator[N
                 pickler.register_pickle_by_value(module)
                 stack.callback(pickler.unregister_pickle_by_value, module)
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_job_is_left_running(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test that fails half-way must not leave its job in the slots that the next one needs."""
+    clients: list[JobClient] = []
+
+    class NotedClient(JobClient):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            clients.append(self)
+
+    monkeypatch.setattr(launch, "JobClient", NotedClient)
+    yield
+    for client in clients:
+        if not client.status.is_terminal:
+            client.cancel()
+            client.wait("60s")
 
 
 @pytest.fixture
