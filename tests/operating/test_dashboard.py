@@ -51,18 +51,19 @@ def test_the_dashboard_shows_a_job_and_acts_on_it(tmp_path: Path) -> None:
             shown.keep("job-checkpoints")
 
             # Every tab shows what the job does.
-            newest = ask(f"{job}/checkpoints")["latest"]["completed"]["id"]
             tabs = {
                 f"subtasks/{vertices[1]}": "RUNNING",
                 f"metrics/{vertices[1]}": "numRecordsIn",
                 f"accumulators/{vertices[1]}": "seen",
                 f"backpressure/{vertices[1]}": "OK",
-                f"checkpoints/details/{newest}/{vertices[1]}": "The last to acknowledge was",
+                f"checkpoints/details/NEWEST/{vertices[1]}": "The last to acknowledge was",
                 "exceptions": "No failure so far",
                 "log": "RUNNING",
                 "configuration": "interval_s",
             }
             for tab, expected in tabs.items():
+                if "NEWEST" in tab:  # asked for now: the history of a quick job is short
+                    tab = tab.replace("NEWEST", str(ask(f"{job}/checkpoints")["latest"]["completed"]["id"]))
                 shown.show(tab)
                 shown.until("text => document.getElementById('page').innerText.includes(text)", expected)
                 shown.keep(f"job-{tab.partition('/')[0]}-{'one' if 'details' in tab else 'all'}")

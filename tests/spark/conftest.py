@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from tidegate.client import JobClient
 @pytest.fixture(autouse=True, scope="module")
 def functions_are_shipped_by_value(request: pytest.FixtureRequest) -> Iterator[None]:
     """As those of a user's program are: it is `__main__`, which no worker can import, and neither can it a test module."""
+    borrowed = {getattr(value, "__module__", "") for value in vars(request.module).values()}
+    modules = [sys.modules[name] for name in borrowed if str(name).startswith("test_")]
     with contextlib.ExitStack() as stack:
-        for module in (request.module, job_kit):
+        for module in {request.module, job_kit, *modules}:
             for pickler in (cloudpickle, spark_cloudpickle):
                 pickler.register_pickle_by_value(module)
                 stack.callback(pickler.unregister_pickle_by_value, module)

@@ -57,7 +57,8 @@ def test_short_collections_freeze_nothing() -> None:
     before = gc.get_freeze_count()
     gc.collect()
 
-    assert (collections.frozen_times, gc.get_freeze_count()) == (0, before)
+    assert collections.frozen_times == 0
+    assert gc.get_freeze_count() <= before  # what others have frozen may die meanwhile
     collections.stop()
 
 
