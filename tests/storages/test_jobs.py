@@ -78,7 +78,9 @@ def test_a_killed_worker_is_recovered_exactly(backend: str, location: str, tmp_p
     counted.collect(uid="rows")
 
     client = env.execute_async()
+    deadline = time.monotonic() + 60
     while not client.view.completed and not client.status.is_terminal:
+        assert time.monotonic() < deadline, "no checkpoint has completed"
         time.sleep(0.02)
     marker.touch()  # from now on there is something to restore from
     assert client.wait("120s") is tg.JobStatus.FINISHED
