@@ -35,6 +35,7 @@ TESTS = [
     "tests/unit/test_inbox.py",
     "tests/unit/test_mailbox.py",
     "tests/unit/test_heap_increments.py",
+    "tests/unit/test_local_copies.py",
     "tests/protocol/test_shared_state.py",
     "tests/protocol/test_alignment.py",
     "tests/protocol/test_checkpointing.py",
@@ -92,8 +93,8 @@ MUTANTS = (
         (
             Change(
                 "task/snapshots.py",
-                "                file = store_snapshot(self.storage, path, data, index, self.inline_limit_bytes)\n",
-                "                LATE.append(lambda: store_snapshot(self.storage, path, data, index, 0))\n"
+                "                file = store_snapshot(storage, path, data, index, self.inline_limit_bytes)\n",
+                "                LATE.append(lambda: store_snapshot(storage, path, data, index, 0))\n"
                 "                file = FileRef(size=memoryview(data).nbytes, path=path, sections=list(index))\n",
             ),
             Change(
@@ -379,6 +380,16 @@ MUTANTS = (
                 "",
             ),
         ),
+    ),
+    Mutant(
+        "local-copy-not-checked",
+        "a copy on the executor's disk is restored from as it is",
+        (Change("task/local_copies.py", "            if verdict is Verdict.INTACT:\n", "            if True:\n"),),
+    ),
+    Mutant(
+        "old-local-copies-stay",
+        "a completed checkpoint leaves the copies of older ones on the executor's disk",
+        (Change("task/copy_folder.py", "int(found[1]) < checkpoint", "False"),),
     ),
 )
 

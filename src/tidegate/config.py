@@ -74,6 +74,8 @@ class JobConfig:
     incremental: bool | None = None  #: None: RocksDB's checkpoints are, the heap's are not
     rocksdb_memory_bytes: int = 256 << 20
     state_folder: str | None = None  #: RocksDB's files, on the executors' local disks; None: the system's folder
+    local_recovery: bool = False  #: checkpoints are also kept on the executors' local disks, and restored from there
+    local_recovery_folder: str | None = None  #: where; None: beside RocksDB's files
     asynchronous_snapshots: bool = True  #: False: a slot stands still while its snapshot is stored; for comparison
     memory_state_limit_bytes: int = 5 << 20  #: of one state of one subtask, with storage="memory"
     heartbeat_timeout_s: float = 30.0

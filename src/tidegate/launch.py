@@ -31,7 +31,7 @@ from tidegate.rest.served import ServedJob
 from tidegate.state.backends import BackendSettings
 from tidegate.storage.store import DRIVER_MEMORY, ObjectStore, check_create, open_store
 from tidegate.task.ports import NoCrashPoints
-from tidegate.task.program import SlotSettings
+from tidegate.task.program import CopySettings, SlotSettings
 from tidegate.wire.control import ToDriver
 
 if TYPE_CHECKING:
@@ -163,7 +163,15 @@ def slot_settings(config: JobConfig) -> SlotSettings:
         inline_limit_bytes=config.inline_limit_bytes,
         asynchronous_snapshots=config.asynchronous_snapshots,
         state_limit_bytes=state_limit_bytes(config),
+        local_copies=copy_settings(config),
     )
+
+
+def copy_settings(config: JobConfig) -> CopySettings | None:
+    """RocksDB's files are linked, so copies lie on its disk unless they are told to lie elsewhere."""
+    if not config.local_recovery or keeps_state_in_driver(config):
+        return None
+    return CopySettings(config.local_recovery_folder or config.state_folder)
 
 
 def state_limit_bytes(config: JobConfig) -> int | None:

@@ -114,12 +114,21 @@ class StreamEnvironment:
         return self
 
     def state_backend(
-        self, kind: str, *, incremental: bool | None = None, memory: Size = "256mb", folder: str | None = None
+        self,
+        kind: str = "hashmap",
+        *,
+        incremental: bool | None = None,
+        memory: Size = "256mb",
+        folder: str | None = None,
+        local_recovery: bool = False,
     ) -> StreamEnvironment:
         """Where keyed state lives: "hashmap", the workers' memory (the default), or "rocksdb", their local disks.
 
         `incremental`: checkpoints store only what has changed since the last one; by default RocksDB's do. `memory` is what
         RocksDB and the values in use may take in a slot, `folder` where its files are, on each executor's local disk.
+
+        `local_recovery`: checkpoints are kept in `folder` too, and after a failure a slot reads from there what is there and
+        intact. It saves the way to storage, and costs disk space: links for RocksDB, up to twice the state for the heap.
         """
         self._config = replace(
             self._config,
@@ -127,6 +136,7 @@ class StreamEnvironment:
             incremental=incremental,
             rocksdb_memory_bytes=size_bytes(memory, "state_backend(memory=...)"),
             state_folder=folder,
+            local_recovery=local_recovery,
         )
         self._config.validate()
         return self

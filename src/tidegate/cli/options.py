@@ -128,6 +128,13 @@ OPTIONS = (
            "memory of a slot for RocksDB and the values in use"),
     Option("state.backend.rocksdb.localdir", "state_folder", read.word, "the system's folder for temporary files",
            "where RocksDB keeps its files, on each executor's local disk"),
+    Option("execution.checkpointing.local-backup.enabled", "local_recovery", read.flag, "false",
+           "checkpoints are also kept on the executors' local disks, and restored from there where they are intact",
+           ("execution.state-recovery.from-local", "state.backend.local-recovery")),
+    Option("execution.checkpointing.local-backup.dirs", "local_recovery_folder", read.word,
+           "none: state.backend.rocksdb.localdir",
+           "where, on each executor: one folder on a local disk, best on that of RocksDB's files",
+           ("taskmanager.state.local.root-dirs",)),
     Option("tidegate.asynchronous-snapshots", "asynchronous_snapshots", read.flag, "true",
            "false: a slot stands still while its snapshot is stored; for comparison", ("state.backend.async",)),
     Option("tidegate.memory-state-limit", "memory_state_limit_bytes", read.size, "5 mb",
@@ -163,8 +170,6 @@ UNSUPPORTED = (
     "execution.checkpointing.file-merging.max-space-amplification",
     "execution.checkpointing.file-merging.pool-blocking",
     "execution.checkpointing.interval-during-backlog",
-    "execution.checkpointing.local-backup.dirs",
-    "execution.checkpointing.local-backup.enabled",
     "execution.checkpointing.sync-phase-timeout",
     "execution.checkpointing.unaligned.forced",
     "execution.checkpointing.unaligned.interruptible-timers.emit-intermediate-watermarks",
@@ -172,7 +177,6 @@ UNSUPPORTED = (
     "execution.checkpointing.unaligned.max-subtasks-per-channel-state-file",
     "execution.checkpointing.unaligned.recover-output-on-downstream.enabled",
     "execution.checkpointing.write-buffer-size",
-    "execution.state-recovery.from-local",
     "execution.state-recovery.without-channel-state.checkpoint-id",
     "pipeline.auto-watermark-interval",
     "pipeline.max-parallelism",
@@ -180,7 +184,6 @@ UNSUPPORTED = (
     "pipeline.object-reuse",
     "pipeline.operator-chaining.enabled",
     "pipeline.sources.pause-until-first-checkpoint",
-    "state.backend.local-recovery",
 )
 
 #: Whole families that are not supported yet.

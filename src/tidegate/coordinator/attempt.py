@@ -23,6 +23,7 @@ from tidegate.coordinator.observing import (
     JobView,
     SlotCheckpoint,
     SlotReported,
+    SlotRestored,
     StatusChanged,
     operator_bytes,
 )
@@ -188,7 +189,10 @@ class Attempt:
             return
         self.connected[slot] = self.clock()
         match message:
-            case Ready():
+            case Ready(restore_s, local_bytes, storage_bytes, rejected_copies):
+                self.view.publish(
+                    SlotRestored(slot, restore_s, local_bytes, storage_bytes, rejected_copies, self.wall_clock())
+                )
                 self._decide(SlotBecameReady(slot))
                 if not self.running and self.scheduler.ready == self.scheduler.slots:
                     self.running = True
@@ -406,7 +410,7 @@ class Attempt:
         assert parallelism is not None
         if self.outcome is None:
             self.outcome = AttemptRescaled(parallelism)
-            self._tell_all(Finish())
+            self._tell_all(Finish(goes_on=True))
 
     @property
     def rescale_request(self) -> int:

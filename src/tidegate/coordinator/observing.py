@@ -91,6 +91,18 @@ class SlotReported:
     heartbeat: Heartbeat
 
 
+@dataclass(frozen=True, slots=True)
+class SlotRestored:
+    """Its state is there, and its input may flow."""
+
+    slot: SlotId
+    restore_s: float  #: since the slot was told what to continue from
+    local_bytes: int  #: of state, from copies on the executor's disk
+    storage_bytes: int
+    rejected_copies: int  #: damaged ones, which were not used
+    at: float
+
+
 class CheckpointStatus(enum.Enum):
     IN_PROGRESS = "IN_PROGRESS"
     COMPLETED = "COMPLETED"
@@ -153,7 +165,7 @@ class JobLine:
     subtask: int = -1
 
 
-JobEvent = Union[StatusChanged, AttemptStarted, AttemptFailed, SlotReported, CheckpointChanged]
+JobEvent = Union[StatusChanged, AttemptStarted, AttemptFailed, SlotReported, SlotRestored, CheckpointChanged]
 Observer = Callable[[JobEvent], None]
 
 
@@ -175,6 +187,7 @@ class JobSnapshot:
     failures: tuple[AttemptFailed, ...]  #: the newest last
     checkpoints: dict[int, CheckpointStatistics]  #: the newest last
     heartbeats: dict[SlotId, Heartbeat]
+    restored_slots: dict[SlotId, SlotRestored]  #: of the attempt
 
 
 class JobView:
@@ -197,6 +210,7 @@ class JobView:
         self.failures: deque[AttemptFailed] = deque(maxlen=100)
         self.checkpoints: dict[int, CheckpointStatistics] = {}
         self.heartbeats: dict[SlotId, Heartbeat] = {}
+        self.restored_slots: dict[SlotId, SlotRestored] = {}
         self.timestamps: dict[JobStatus, float] = {}
         self.lines: deque[JobLine] = deque(maxlen=log_lines)
         self.lines_seen = 0  #: ever; the first of `lines` has the number lines_seen - len(lines)
@@ -250,6 +264,7 @@ class JobView:
                 failures=tuple(self.failures),
                 checkpoints=dict(self.checkpoints),
                 heartbeats=dict(self.heartbeats),
+                restored_slots=dict(self.restored_slots),
             )
 
     def latest_heartbeat(self, slot: SlotId, operators: list[OperatorMetrics]) -> Heartbeat:
@@ -268,6 +283,8 @@ class JobView:
                 self.status, self.status_detail = status, detail
                 self.timestamps[status] = at
                 self._say("INFO", at, f"{status.value} ({detail})" if detail else status.value)
+                if status is JobStatus.RUNNING and self.restored_from is not None:
+                    self._say("INFO", at, self._restored_line())
             case AttemptStarted(attempt, restored_from, at):
                 self.attempt_at = at
                 if restored_from is not None:
@@ -277,6 +294,7 @@ class JobView:
                     self.restarts += 1
                 self.attempt, self.restored_from = attempt, restored_from
                 self.heartbeats.clear()
+                self.restored_slots.clear()
             case AttemptFailed():
                 self.failures.append(event)
                 self._say("ERROR", event.at, event.error, event)
@@ -289,6 +307,8 @@ class JobView:
             case SlotReported(slot, heartbeat):
                 self.heartbeats[slot] = heartbeat
                 self._hear(slot, heartbeat)
+            case SlotRestored():
+                self.restored_slots[event.slot] = event
             case CheckpointChanged(statistics):
                 self.triggered += statistics.checkpoint not in self.checkpoints
                 self.checkpoints[statistics.checkpoint] = statistics
@@ -298,6 +318,13 @@ class JobView:
                     self.failed += 1
                 while len(self.checkpoints) > self._history:
                     del self.checkpoints[next(iter(self.checkpoints))]
+
+    def _restored_line(self) -> str:
+        slots = self.restored_slots.values()
+        local, stored = sum(slot.local_bytes for slot in slots), sum(slot.storage_bytes for slot in slots)
+        rejected = sum(slot.rejected_copies for slot in slots)
+        line = f"restored from checkpoint {self.restored_from}: {local:,} bytes of files from local copies, "
+        return f"{line}{stored:,} from storage" + (f"; {rejected} damaged copies were not used" if rejected else "")
 
     def _say(self, level: str, at: float, message: str, place: AttemptFailed | None = None) -> None:
         where = {} if place is None else {"operator": place.operator, "uid": place.uid, "subtask": place.subtask}

@@ -77,6 +77,14 @@ class Measured:
             "numberOfFailedCheckpoints": snapshot.failed,
             "lastCheckpointRestoreTimestamp": -1 if snapshot.restored is None else ms(snapshot.restored.at),
         }
+        if snapshot.restored is not None and snapshot.restored_slots:
+            slots = snapshot.restored_slots.values()
+            numbers |= {
+                "lastRestoreDuration": ms(max(slot.restore_s for slot in slots)),
+                "restoredLocalBytes": sum(slot.local_bytes for slot in slots),
+                "restoredStorageBytes": sum(slot.storage_bytes for slot in slots),
+                "rejectedLocalCopies": sum(slot.rejected_copies for slot in slots),
+            }
         for status, name in _TIMED.items():
             numbers[f"{name}State"] = int(snapshot.status is status)
         if latest is not None:

@@ -90,7 +90,7 @@ def sweep(base: Path) -> list[Path]:
     """Delete the folders of processes that are gone; returns them. Folders that are in use are left alone."""
     swept = []
     for lock_path in sorted(base.glob(f"*{_LOCK_SUFFIX}")) if base.is_dir() else []:
-        lock = _try_lock(lock_path)
+        lock = try_lock(lock_path)
         if lock is None:
             continue
         folder = lock_path.with_suffix("")
@@ -116,7 +116,8 @@ def _new_lock(base: Path, label: str) -> tuple[Path, int | None]:
         os.close(lock)  # a sweep came between making and locking it
 
 
-def _try_lock(path: Path) -> int | None:
+def try_lock(path: Path) -> int | None:
+    """The lock, to be closed by the caller; None when somebody has it, or the file is gone."""
     try:
         lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:  # gone meanwhile, or another user's

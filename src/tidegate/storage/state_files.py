@@ -11,8 +11,11 @@ Guarantee: what `fetch_state` has put into a folder is what `store_file` was giv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
@@ -91,22 +94,41 @@ def fetch_state(
     state: StateFiles,
     folder: Path,
     map_files: Callable[[Callable[[Any], None], Iterable[Any]], Iterable[Any]] = map,
+    copies: Mapping[str, Path] = MappingProxyType({}),
 ) -> None:
-    """Put all files into a new folder. `map_files` may do several at once.
+    """Put all files into a new folder. `map_files` may do several at once. `copies` are files of this machine, by their path
+    in storage, that were found to be intact: they are linked.
 
     :raises CheckpointDamaged: when a file is missing, cut short or changed.
     """
     folder.mkdir(parents=True)
     for small in state.small_files:
         (folder / _plain_name(small.name)).write_bytes(small.content)
-    for _ in map_files(lambda file: _fetch(storage, file, folder), state.files):
+    for _ in map_files(lambda file: _fetch(storage, file, folder, copies.get(file.path)), state.files):
         pass
 
 
-def _fetch(storage: FileStorage, file: StoredFile, folder: Path) -> None:
+def place_file(existing: Path, target: Path) -> None:
+    """A file under a second name; a copy where the disk is another. :raises OSError:"""
+    try:
+        os.link(existing, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another disk, or one without hard links
+        shutil.copyfile(existing, target)
+
+
+def _fetch(storage: FileStorage, file: StoredFile, folder: Path, copy: Path | None) -> None:
+    target = folder / _plain_name(file.name)
+    if copy is not None:
+        try:
+            place_file(copy, target)
+            return
+        except OSError:  # it was deleted meanwhile; or it cannot be copied: storage will tell whether the disk is full
+            target.unlink(missing_ok=True)
     digest = xxhash.xxh3_128()
     fetched = 0
-    with (folder / _plain_name(file.name)).open("wb") as out:
+    with target.open("wb") as out:
         while fetched < file.size:
             try:
                 piece = storage.get_range(file.path, fetched, min(_PIECE_BYTES, file.size - fetched))

@@ -16,9 +16,10 @@ import shutil
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from tidegate.ids import CheckpointId, KeyGroup
@@ -29,6 +30,7 @@ from tidegate.state.key_groups import overlap
 from tidegate.storage.increment_file import read_increment_file, store_increment_file
 from tidegate.storage.state_files import HEAP, ROCKSDB, StateFiles, StoredFile, fetch_state
 from tidegate.task.incremental import FilesSnapshot, IncrementStorage, Lineage, store_increment
+from tidegate.task.local_copies import LocalCopies
 
 if TYPE_CHECKING:
     from tidegate.state.rocksdb import RocksStateBackend
@@ -45,12 +47,21 @@ LARGEST_SHARE = 0.5  #: of the base's size; when the increments are larger toget
 class KeyedFiles(ABC):
     """See the module."""
 
-    def __init__(self, uid: str, subtask: int, key_groups: range, storage: IncrementStorage, path_of: PathOf) -> None:
+    def __init__(
+        self,
+        uid: str,
+        subtask: int,
+        key_groups: range,
+        storage: IncrementStorage,
+        path_of: PathOf,
+        copies: LocalCopies | None = None,
+    ) -> None:
         self._uid = uid
         self._subtask = subtask
         self._key_groups = key_groups
         self._storage = storage
         self._path_of = path_of
+        self._copies = copies or LocalCopies()
 
     @abstractmethod
     def store(self, checkpoint: CheckpointId, snapshot: KeyedSnapshot) -> StateFiles: ...
@@ -70,16 +81,25 @@ class KeyedFiles(ABC):
 
 
 class RocksFiles(KeyedFiles):
-    """Tables of RocksDB."""
+    """Tables of RocksDB. They lie on this disk already: local copies are links to them."""
 
-    def __init__(self, uid: str, subtask: int, key_groups: range, storage: IncrementStorage, path_of: PathOf) -> None:
-        super().__init__(uid, subtask, key_groups, storage, path_of)
+    def __init__(
+        self,
+        uid: str,
+        subtask: int,
+        key_groups: range,
+        storage: IncrementStorage,
+        path_of: PathOf,
+        copies: LocalCopies | None = None,
+    ) -> None:
+        super().__init__(uid, subtask, key_groups, storage, path_of, copies)
         self._lineage = Lineage()
 
     def store(self, checkpoint: CheckpointId, snapshot: KeyedSnapshot) -> StateFiles:
-        return store_increment(
+        files = cast("FilesSnapshot", snapshot)
+        stored = store_increment(
             self._lineage,
-            cast("FilesSnapshot", snapshot),
+            files,
             self._storage,
             checkpoint,
             lambda name: self._path_of(checkpoint, name),
@@ -87,6 +107,9 @@ class RocksFiles(KeyedFiles):
             subtask=self._subtask,
             key_groups=self._key_groups,
         )
+        here = {file.name: file.path for file in files.files()}
+        self._copies.link(checkpoint, {file.path: here[file.name] for file in stored.files})
+        return stored
 
     def completed(self, checkpoint: CheckpointId) -> None:
         self._lineage.completed(checkpoint)
@@ -125,8 +148,9 @@ class HeapFiles(KeyedFiles):
         subtask: int,
         storage: IncrementStorage,
         path_of: PathOf,
+        copies: LocalCopies | None = None,
     ) -> None:
-        super().__init__(uid, subtask, backend.key_groups, storage, path_of)
+        super().__init__(uid, subtask, backend.key_groups, storage, path_of, copies)
         self._backend = backend
         self._base: _Stored | None = None
         self._pending: dict[CheckpointId, _Stored] = {}
@@ -143,6 +167,7 @@ class HeapFiles(KeyedFiles):
         else:
             file = self._upload(checkpoint, "changes", changes)
             files = [*base.files, file]
+            self._copies.carry(checkpoint, [older.path for older in base.files])
         with self._lock:
             self._pending[checkpoint] = _Stored(checkpoint, files, snapshot)
         return StateFiles(
@@ -201,7 +226,11 @@ def _release(stored: Sequence[_Stored | None]) -> None:
 
 
 class SlotFiles(dict[str, KeyedFiles]):
-    """The keepers of one slot by uid; none where checkpoints are full."""
+    """The keepers of one slot by uid; none where checkpoints are full. And its copies on the local disk, of both."""
+
+    def __init__(self, copies: LocalCopies | None = None) -> None:
+        super().__init__()
+        self.copies = copies or LocalCopies()
 
     def keep(
         self, operators: Iterable[RunningOperator], storage: IncrementStorage, path_of: Callable[[str], PathOf]
@@ -210,16 +239,18 @@ class SlotFiles(dict[str, KeyedFiles]):
         for operator in operators:
             backend, place = operator.backend, (operator.uid, operator.subtask)
             if isinstance(backend, HeapStateBackend):
-                self[operator.uid] = HeapFiles(backend, *place, storage, path_of(operator.uid))
+                self[operator.uid] = HeapFiles(
+                    backend, *place, self.copies.around(storage), path_of(operator.uid), self.copies
+                )
             elif backend is not None:
-                self[operator.uid] = RocksFiles(*place, backend.key_groups, storage, path_of(operator.uid))
+                self[operator.uid] = RocksFiles(*place, backend.key_groups, storage, path_of(operator.uid), self.copies)
 
     def completed(self, checkpoint: CheckpointId) -> None:
-        for files in self.values():
+        for files in (*self.values(), self.copies):
             files.completed(checkpoint)
 
     def aborted(self, checkpoint: CheckpointId, latest_completed: CheckpointId) -> None:
-        for files in self.values():
+        for files in (*self.values(), self.copies):
             files.aborted(checkpoint)
             files.completed(latest_completed)  # repairs a lost "complete"
 
@@ -228,16 +259,23 @@ class SlotFiles(dict[str, KeyedFiles]):
 
 
 def restore_files(
-    backend: KeyedStateBackend, storage: IncrementStorage, states: Sequence[StateFiles], dropped: Collection[str] = ()
+    backend: KeyedStateBackend,
+    storage: IncrementStorage,
+    states: Sequence[StateFiles],
+    dropped: Collection[str] = (),
+    copies: Mapping[str, Path] = MappingProxyType({}),
 ) -> bool:
     """Fill a backend from the files of all old subtasks with key groups of its own, without the `dropped` states.
+
+    `copies`: files that are on this disk and intact, by their path in storage. `storage` may read them too; here they are
+    linked.
 
     True: the backend's state is exactly what the (only) files hold, so the next checkpoint can be built on them.
 
     :raises CheckpointDamaged: when a file is not what was stored.
     """
     if not isinstance(backend, HeapStateBackend) and all(state.format == ROCKSDB for state in states) and not dropped:
-        return _restore_rocks(cast("RocksStateBackend", backend), storage, states)
+        return _restore_rocks(cast("RocksStateBackend", backend), storage, states, copies)
     for state in states:
         for section in stored_sections(storage, state, backend.key_groups):
             if section.state not in dropped:
@@ -246,13 +284,15 @@ def restore_files(
     return same and isinstance(backend, HeapStateBackend) and states[0].format == HEAP
 
 
-def _restore_rocks(backend: RocksStateBackend, storage: IncrementStorage, states: Sequence[StateFiles]) -> bool:
+def _restore_rocks(
+    backend: RocksStateBackend, storage: IncrementStorage, states: Sequence[StateFiles], copies: Mapping[str, Path]
+) -> bool:
     from tidegate.state.rocksdb import StoredFolder
 
     folders = []
     for state in states:
         folder = backend.fetch_folder()
-        fetch_state(storage, state, folder)
+        fetch_state(storage, state, folder, copies=copies)
         folders.append(StoredFolder(folder, state.key_groups))
     return backend.restore_files(folders)
 

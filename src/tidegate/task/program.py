@@ -10,6 +10,13 @@ from tidegate.state.backends import BackendSettings
 
 
 @dataclass(frozen=True, slots=True)
+class CopySettings:
+    """Of local recovery."""
+
+    folder: str | None = None  #: on the executors' local disks; None: the system's folder for temporary files
+
+
+@dataclass(frozen=True, slots=True)
 class SlotSettings:
     """Bounds and times of a slot."""
 
@@ -23,6 +30,7 @@ class SlotSettings:
     state: BackendSettings = BackendSettings()
     asynchronous_snapshots: bool = True  #: False: the task's thread waits until its snapshot is stored
     state_limit_bytes: int | None = None  #: of one state of one subtask, where all state travels to the driver
+    local_copies: CopySettings | None = None  #: None: no local recovery
 
 
 @dataclass(frozen=True, slots=True)

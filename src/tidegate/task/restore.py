@@ -16,14 +16,14 @@ from tidegate.storage.snapshot_file import read_sections
 from tidegate.task.chains import HostedChain
 from tidegate.task.in_flight import edge_name, read_in_flight
 from tidegate.task.keyed_files import KeyedFiles, restore_files
+from tidegate.task.local_copies import RestoreStorage
 from tidegate.task.operators.base import OperatorFailed, RunningOperator
-from tidegate.task.ports import SnapshotStorage
 from tidegate.wire.control import Start
 from tidegate.wire.frame import Frame
 
 
 def restore_state(
-    storage: SnapshotStorage, start: Start, chains: list[HostedChain], files: Mapping[str, KeyedFiles]
+    storage: RestoreStorage, start: Start, chains: list[HostedChain], files: Mapping[str, KeyedFiles]
 ) -> None:
     """Readers and writers are made here, so that trouble of theirs names the operator; then state goes into what was made.
 
@@ -40,7 +40,7 @@ def restore_state(
         states = list(group)
         backend = _backend_of(operators, uid)
         dropped = {state for of, state in start.dropped_states if of == uid}
-        exact = restore_files(backend, storage, states, dropped)
+        exact = restore_files(backend, storage, states, dropped, storage.copies)
         if exact and start.owned and start.restored_from is not None and uid in files:
             files[uid].restored(CheckpointId(start.restored_from), states[0])
     for file in start.files:
@@ -73,7 +73,7 @@ def _backend_of(operators: Mapping[str, RunningOperator], uid: str) -> KeyedStat
 
 
 def in_flight_frames(
-    storage: SnapshotStorage,
+    storage: RestoreStorage,
     start: Start,
     plan: JobPlan,
     receivers: Mapping[int, tuple[HostedChain, RunningOperator]],

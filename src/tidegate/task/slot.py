@@ -43,6 +43,7 @@ from tidegate.task.cuts import Cut, UnalignedCuts, release
 from tidegate.task.held import HeldFrames
 from tidegate.task.inbox import Captured, Overflowed
 from tidegate.task.keyed_files import SlotFiles
+from tidegate.task.local_copies import LocalCopies, RestoreStorage
 from tidegate.task.mailbox import BarrierArrived, Letter, Mailbox
 from tidegate.task.operators.base import OperatorFailed, OperatorSnapshot, RunningOperator
 from tidegate.task.operators.build import OperatorSurroundings
@@ -66,7 +67,6 @@ from tidegate.wire.control import (
     LastCounts,
     OperatorMetrics,
     PauseSources,
-    Ready,
     ResumeSources,
     SnapshotTimings,
     Start,
@@ -137,7 +137,8 @@ class Slot:
         }
         self._sources = SourceTurns(self.chains, clock)
         paths = JobPaths(program.plan.job)
-        self._files = SlotFiles()
+        copies = LocalCopies(self.settings.local_copies, program.plan.job, program.attempt, self.id, uploads)
+        self._files = SlotFiles(copies)
         if program.settings.state.incremental:
             self._files.keep(self._operators, storage, lambda uid: paths.state_files(program.attempt, self.id, uid))
         self._uploader = SnapshotUploader(
@@ -165,11 +166,11 @@ class Slot:
         self._work: FrameAtHand | None = None
         self._started = False
         self._ready = False  #: input may flow
-        self._restore_began = 0.0
+        self._restoring = RestoreStorage(storage)
         self._restored_from = CheckpointId(0)
         self._notified = CheckpointId(0)  #: the newest completed checkpoint that operators were told of
         self._said_ended = False
-        self._finish_requested = False
+        self._finish_requested = self._goes_on = False
         self._orders = SnapshotOrders(
             uploads if program.settings.asynchronous_snapshots else RunAtOnce(), self._uploader
         )
@@ -262,6 +263,7 @@ class Slot:
         :raises OperatorFailed: for the first that failed; the others are closed all the same.
         """
         self.mailbox.close()
+        self._files.copies.close(job_ended=self._finish_requested and not self._goes_on)
         failed: OperatorFailed | None = None
         for operator in self._operators:
             try:
@@ -310,8 +312,8 @@ class Slot:
                 self._complete(CheckpointId(checkpoint))
             case Abort(checkpoint, latest_completed):
                 self._abort(CheckpointId(checkpoint), CheckpointId(latest_completed))
-            case Finish():
-                self._finish_requested = True
+            case Finish(goes_on):
+                self._finish_requested, self._goes_on = True, goes_on
             case Cancel():
                 self.finished = True
             case _ if callable(letter):
@@ -324,10 +326,10 @@ class Slot:
         if self._started:
             raise ProtocolViolation(f"slot {self.id} was started twice")
         self._started = True
-        self._restore_began = self._clock()
-        restore_state(self._storage, start, self.chains, self._files)
+        self._restoring = self._files.copies.begin(self._storage, start, self._clock())
+        restore_state(self._restoring, start, self.chains, self._files)
         frames = self._new_held()
-        for frame in in_flight_frames(self._storage, start, self._plan, self._receivers):
+        for frame in in_flight_frames(self._restoring, start, self._plan, self._receivers):
             frames.append(frame)
         self._arrivals.release(frames)
         self._halted = start.commit_only
@@ -347,7 +349,7 @@ class Slot:
     def _become_ready(self) -> None:
         self._ready = True
         self._last_flush = self._clock()
-        self._control.send(Ready(self._clock() - self._restore_began))
+        self._control.send(self._restoring.ready(self._clock()))
 
     def _trigger(self, checkpoint: CheckpointId, unaligned_after_s: float | None) -> None:
         now = self._clock()

@@ -98,7 +98,8 @@ class SnapshotUploader:
         in_flight: Iterable[Frame],
         order: SavepointOrder | None,
     ) -> SlotSnapshot:
-        shared = self.files if order is None else SlotFiles()  # a savepoint owns its files
+        shared = self.files if order is None else SlotFiles()  # a savepoint owns its files, and has no local copies
+        shared.copies.take(checkpoint)
         states = [
             shared[operator.uid].store(checkpoint, operator.keyed)
             for operator in operators
@@ -118,7 +119,8 @@ class SnapshotUploader:
             if self.state_limit_bytes is not None and order is None:
                 file = carry_snapshot(data, index, self.state_limit_bytes)
             else:
-                file = store_snapshot(self.storage, path, data, index, self.inline_limit_bytes)
+                storage = shared.copies.around(self.storage)
+                file = store_snapshot(storage, path, data, index, self.inline_limit_bytes)
         subtasks = [
             SubtaskSnapshot(
                 uid=operator.uid,

@@ -128,6 +128,7 @@ class _Process:
 
     def let_go(self) -> None:
         """What the system does for a process that is gone: its files on the local disk are nobody's."""
+        self.slot._files.copies.close(job_ended=False)
         for chain in self.slot.chains:
             for operator in chain.operators:
                 if operator.backend is not None:

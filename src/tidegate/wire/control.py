@@ -29,6 +29,9 @@ class Ready(Message, frozen=True):
     """State is restored, restored committables are committed, input may flow."""
 
     restore_s: float
+    local_bytes: int = 0  # of state, from intact copies on the executor's disk
+    storage_bytes: int = 0
+    rejected_copies: int = 0  # that were there, and not what the checkpoint's metadata says
 
 
 class OperatorMetrics(msgspec.Struct, frozen=True):
@@ -225,7 +228,9 @@ class Abort(Message, frozen=True):
 
 
 class Finish(Message, frozen=True):
-    """FINISHED stands in the log: end."""
+    """FINISHED stands in the log: end. `goes_on`: this attempt ends, and the job continues from it with another plan."""
+
+    goes_on: bool = False
 
 
 class Cancel(Message, frozen=True):

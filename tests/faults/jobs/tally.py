@@ -62,6 +62,7 @@ class Settings:
     slow_s: float = 0.0  #: what the last function, which is chained with the sink, takes for a record
     backend: str = "hashmap"
     incremental: bool | None = None
+    copies: str | None = None  #: a folder for local recovery
     table: tuple[str, str] | None = None  #: URL and name of a database table that takes the rows, in place of files
     kafka: tuple[str, str, str, str] | None = (
         None  #: servers, topics of readings, of rows and of markers, in place of files
@@ -170,7 +171,13 @@ def build(settings: Settings, spark: Any = None) -> tg.StreamEnvironment:
         resume=settings.resume,
         **settings.guarantee,
     )
-    env.state_backend(settings.backend, incremental=settings.incremental, memory="16mb")
+    env.state_backend(
+        settings.backend,
+        incremental=settings.incremental,
+        memory="16mb",
+        folder=settings.copies,
+        local_recovery=settings.copies is not None,
+    )
     env.restart_strategy("fixed-delay", attempts=1000, delay="0s")
     env._config = dataclasses.replace(env._config, heartbeat_timeout_s=settings.heartbeat_s)
     if settings.crashes:
