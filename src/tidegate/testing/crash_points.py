@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -110,12 +111,20 @@ class FileCrashPoints:
         return [file.read_text() for file in sorted(Path(self._folder).glob("crash-*"))]
 
     def _claim(self, number: int, crash: Crash) -> bool:
-        for time in range(crash.times):
-            try:
-                handle = os.open(f"{self._folder}/crash-{number:03}-{time:03}", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-            except FileExistsError:
-                continue
-            os.write(handle, f"{crash.point} {os.getpid()}".encode())
-            os.close(handle)
-            return True
+        text = f"{crash.point} {os.getpid()}"
+        return any(claim(f"{self._folder}/crash-{number:03}-{time:03}", text) for time in range(crash.times))
+
+
+def claim(path: str, text: str) -> bool:
+    """True for the first to ask. Whoever sees the file sees the text: it is there at once, or not at all."""
+    folder, name = os.path.split(path)
+    mine = f"{folder}/.{name}.{os.getpid()}.{threading.get_ident()}"
+    with open(mine, "w") as file:
+        file.write(text)
+    try:
+        os.link(mine, path)
+    except FileExistsError:
         return False
+    finally:
+        os.unlink(mine)
+    return True

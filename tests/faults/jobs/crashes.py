@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 
 from tidegate.ids import SlotId
-from tidegate.testing.crash_points import Crash
+from tidegate.testing.crash_points import Crash, claim
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the executors cannot import the tests
 
@@ -45,7 +45,9 @@ class CrashesInOrder:
         if armed == len(self._crashes) or not self._crashes[armed].fits(point, slot):
             return
         self._hits += 1
-        if self._hits >= self._crashes[armed].nth and self._claim(armed, f"{point} {slot} {checkpoint} {os.getpid()}"):
+        if self._hits >= self._crashes[armed].nth and claim(
+            self._claim_file(armed), f"{point} {slot} {checkpoint} {os.getpid()}"
+        ):
             os.kill(os.getpid(), self._signal)
 
     def happened_count(self) -> int:
@@ -53,15 +55,6 @@ class CrashesInOrder:
         while count < len(self._crashes) and os.path.exists(self._claim_file(count)):
             count += 1
         return count
-
-    def _claim(self, number: int, text: str) -> bool:
-        try:
-            handle = os.open(self._claim_file(number), os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-        except FileExistsError:
-            return False
-        os.write(handle, text.encode())
-        os.close(handle)
-        return True
 
     def _claim_file(self, number: int) -> str:
         return f"{self._folder}/crash-{number:03}"
