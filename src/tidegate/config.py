@@ -82,10 +82,14 @@ class JobConfig:
     start_timeout_s: float = 120.0
     parallelism: int | None = None
     master: str | None = None
+    python_files: tuple[str, ...] = ()  #: modules, packages, zips for the executors of a cluster
+    python_archives: tuple[str, ...] = ()  #: "path#name": unpacked in the executors' working folders
+    python_executable: str | None = None  #: the executors' Python
     rest: bool = True  #: REST and the dashboard, in the driver
     rest_port: int | None = None  #: None: 8081, or the next free one; 0: any free one
     rest_address: str = "localhost"  #: to listen on; anything but this machine alone needs a token
     rest_token: str | None = field(default=None, repr=False)  #: None: made up where one is needed
+    hot_keys: bool = True  #: sample the keys of keyed operators, to show the hottest
     log_format: str = "text"  #: of what workers write to their standard error; or "json"
 
     @property

@@ -49,7 +49,7 @@ WITHOUT_STORAGE_STATE_BYTES = 128 << 20  #: only the final checkpoint is taken t
 def launch(env: StreamEnvironment, config: JobConfig) -> JobClient:
     """Start the job of an environment. Everything that can be wrong is said before anything runs."""
     from tidegate.spark.cluster import SparkCluster
-    from tidegate.spark.session import check_process_limits, check_session, make_session
+    from tidegate.spark.session import ExecutorPython, check_process_limits, check_session, is_local, make_session
 
     config.validate()
     parallelism = config.parallelism or env.parallelism
@@ -66,7 +66,8 @@ def launch(env: StreamEnvironment, config: JobConfig) -> JobClient:
         check_session(env._spark)
         session = env._spark
     else:
-        session = make_session(env.name, config.master, len(draft.slots), env._spark_conf)
+        python = ExecutorPython(config.python_files, config.python_archives, config.python_executable)
+        session = make_session(env.name, config.master, len(draft.slots), env._spark_conf, python)
     materialise_dataframes(draft, config)
     job = JobRun(
         name=env.name,
@@ -82,7 +83,7 @@ def launch(env: StreamEnvironment, config: JobConfig) -> JobClient:
         sleep=time.sleep,
         jitter=lambda: random.uniform(-1, 1),
     )
-    if session.sparkContext.master.startswith("local"):
+    if is_local(session.sparkContext.master):
         check_process_limits(count_connections(job.plan))
     await_slots(session, len(job.plan.slots))
     check_create(store, env.name)
@@ -153,6 +154,7 @@ def slot_settings(config: JobConfig) -> SlotSettings:
         held_memory_bytes=config.held_memory_bytes,
         held_disk_bytes=config.held_disk_bytes,
         log_format=config.log_format,
+        hot_keys=config.hot_keys,
         state=BackendSettings(
             kind=config.state_backend,
             # Where all state travels to the driver there are no files to share.
@@ -217,9 +219,9 @@ def count_connections(plan: JobPlan) -> int:
 
 def await_slots(session: SparkSession, needed: int) -> None:
     """:raises NotEnoughSlots: when the cluster stays too small."""
-    from tidegate.spark.session import check_slots, total_slots
+    from tidegate.spark.session import check_slots, is_local, total_slots
 
-    deadline = time.monotonic() + (0.0 if session.sparkContext.master.startswith("local") else FIRST_SLOTS_S)
+    deadline = time.monotonic() + (0.0 if is_local(session.sparkContext.master) else FIRST_SLOTS_S)
     while total_slots(session) < needed and time.monotonic() < deadline:
         time.sleep(0.1)
     check_slots(session, needed)

@@ -226,7 +226,7 @@ def test_a_slot_that_falls_silent_ends_the_attempt() -> None:
         driver.attempt.slot_said(talking, Ready(0.0))
         driver.attempt.tick()
 
-    assert str(driver.error) == f"slot {silent} was lost: silent for 30 s"
+    assert str(driver.error).splitlines()[0] == f"slot {silent} was lost: silent for 30 s"
 
 
 def test_a_lost_slot_ends_the_attempt_and_what_others_say_later_changes_nothing() -> None:
@@ -236,7 +236,13 @@ def test_a_lost_slot_ends_the_attempt_and_what_others_say_later_changes_nothing(
     driver.acknowledge(1)
     driver.after(10)
 
-    assert str(driver.error) == "slot 1.0 was lost: killed"
+    first, *others = str(driver.error).splitlines()
+    assert first == "slot 1.0 was lost: killed"
+    (chain,) = driver.plan.layers[1].chains
+    names = " -> ".join(planned.operator.name for planned in chain.operators)
+    assert others == [f"  with {names} (uid {chain.head.uid!r}), subtask 0"]
+    context = driver.error.context
+    assert (context["operator"], context["uid"], context["subtask"]) == (names, chain.head.uid, 0)
     assert not driver.storing.jobs
     assert driver.attempt.next_wake() > 0
 

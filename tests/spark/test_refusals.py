@@ -249,7 +249,7 @@ RUNNING = {
     "a module that only the driver has": (
         lambda s: s.map(elsewhere(), returns=int, uid="doomed"),
         tg.JobFailed,
-        r"No module named 'only_here'.*addPyFile",
+        r"its Python \(\S+ on \S+\) has no module 'only_here'.*--py-files",
     ),
 }  # fmt: skip
 

@@ -31,7 +31,7 @@ from tidegate.ids import SlotId
 from tidegate.rest.identity import job_id
 from tidegate.rest.served import ServedJob
 from tidegate.rest.server import RestServer, RestSettings
-from tidegate.wire.control import Heartbeat, OperatorMetrics, SnapshotTimings
+from tidegate.wire.control import Heartbeat, HotKey, HotKeys, OperatorMetrics, SnapshotTimings
 from tidegate.wire.handshake import Hello
 
 SLOTS = [SlotId(layer, index) for layer in (0, 1) for index in (0, 1)]
@@ -109,7 +109,13 @@ def beats(second: int) -> list[SlotReported]:
                 [
                     OperatorMetrics("numbers", index, 0, 100 * second),
                     OperatorMetrics(
-                        "numbers~map double", index, 100 * second, 100 * second, 5000, {"odd": second * (index + 1)}
+                        "numbers~map double",
+                        index,
+                        100 * second,
+                        100 * second,
+                        5000,
+                        {"odd": second * (index + 1)},
+                        bytes_out=1000 * second,
                     ),
                 ],
             )
@@ -121,7 +127,15 @@ def beats(second: int) -> list[SlotReported]:
                 0 if index else 800 * second,
                 800 * second if index else 0,
                 [
-                    OperatorMetrics("sums", index, 100 * second, 50 * second, 4000 + index),
+                    OperatorMetrics(
+                        "sums",
+                        index,
+                        100 * second,
+                        50 * second,
+                        4000 + index,
+                        bytes_in=1000 * second,
+                        hot_keys=HotKeys(100 * second, [HotKey(f"key-{index}", 25 * second * (index + 1))]),
+                    ),
                     OperatorMetrics("printed", index, 50 * second, 0),
                 ],
             )

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from rest_kit import Rest, lived, serving
+from rest_kit import Rest, completed, lived, serving
 
 from tidegate.config import JobConfig
-from tidegate.coordinator.observing import JobLine, JobStatus, StatusChanged
+from tidegate.coordinator.hottest import OperatorKey
+from tidegate.coordinator.observing import CheckpointsDiscarded, JobLine, JobStatus, StatusChanged
 from tidegate.rest.numbers import summary
 
 
@@ -47,6 +48,9 @@ def test_the_details_have_vertices_with_their_records_and_times(rest: Rest) -> N
     assert [first["name"], second["name"]] == ["Source: sequence -> map double", "sum 1 -> Sink: print"]
     assert (first["metrics"]["read-records"], first["metrics"]["write-records"]) == (0, 400)
     assert (second["metrics"]["read-records"], second["metrics"]["write-records"]) == (400, 0)
+    assert (first["metrics"]["read-bytes"], first["metrics"]["write-bytes"]) == (0, 4000)
+    assert (second["metrics"]["read-bytes"], second["metrics"]["write-bytes"]) == (4000, 0)
+    assert second["metrics"]["read-bytes-complete"]
     assert second["metrics"]["accumulated-busy-time"] == 800
     assert second["metrics"]["accumulated-backpressured-time"] == 1600
     assert details["status-counts"]["RUNNING"] == 2
@@ -160,6 +164,25 @@ def test_explain_says_where_the_time_went(rest: Rest) -> None:
     assert explained["largestStates"][0] == {"uid": "sums", "subtask": 0, "size": 1000}
 
 
+def test_explain_has_the_keys_that_were_hot_when_the_checkpoint_ended() -> None:
+    with serving() as rest:
+        lived(rest.hands.view)
+        hot = OperatorKey("sums", 1, "key-1", 0.41237, 1000)
+        rest.hands.view.publish(completed(5, hot_keys=(hot,)))
+        found = [rest.get(f"/jobs/{{job}}/checkpoints/details/{id}/explain")["hottestKeys"] for id in (4, 5)]
+        assert found == [[], [{"uid": "sums", "subtask": 1, "key": "key-1", "share": 0.4124, "records": 1000}]]
+
+
+def test_a_checkpoint_whose_files_are_gone_is_discarded() -> None:
+    with serving() as rest:
+        lived(rest.hands.view)
+        rest.hands.view.publish(CheckpointsDiscarded((1, 2, 77)))
+        answer = rest.get("/jobs/{job}/checkpoints")
+        assert {c["id"]: c.get("discarded") for c in answer["history"]} == {4: False, 3: None, 2: True, 1: True}
+        assert answer["counts"]["completed"] == 3, "it is still one that was completed"
+        assert rest.get("/jobs/{job}/checkpoints/details/2")["discarded"] is True
+
+
 def test_settings_of_checkpoints_without_an_interval() -> None:
     with serving(JobConfig(rest_port=0, mode="at-least-once")) as rest:
         answer = rest.get("/jobs/{job}/checkpoints/config")
@@ -195,6 +218,13 @@ def test_metrics_are_listed_and_asked_for_by_name(rest: Rest) -> None:
     assert asked == {"0.numRecordsIn": "200", "1.busyTimeMsPerSecond": "200", "1.sums.stateSize": "1000"}
     (rate,) = rest.get(f"{of_vertex}/subtasks/metrics?get=numRecordsInPerSecond&agg=sum,max")
     assert rate == {"id": "numRecordsInPerSecond", "sum": 200.0, "max": 100.0}
+    (rate,) = rest.get(f"{of_vertex}/subtasks/metrics?get=numBytesInPerSecond&agg=sum")
+    assert rate == {"id": "numBytesInPerSecond", "sum": 2000.0}
+    assert by_id(rest.get(f"{of_vertex}/metrics?get=0.numBytesIn,0.numBytesOut,1.sums.numBytesIn")) == {
+        "0.numBytesIn": "2000",
+        "0.numBytesOut": "0",
+        "1.sums.numBytesIn": "2000",
+    }
     one = by_id(rest.get(f"{of_vertex}/subtasks/1/metrics?get=isBackPressured,currentInputWatermark"))
     assert one == {"isBackPressured": "1", "currentInputWatermark": "4001"}
     assert rest.get(f"{of_vertex}/watermarks") == [
@@ -267,6 +297,12 @@ def test_operators_at_a_glance(rest: Rest) -> None:
     assert (sums["watermark"], sums["stateSize"], sums["backPressured"]) == (4000, 2000, 0.4)
     assert found["numbers~map double"]["counters"] == {"odd": 6}
     assert found["printed"]["watermark"] is None
+    assert (sums["bytesIn"], sums["bytesOut"], found["numbers~map double"]["bytesOut"]) == (4000, 0, 4000)
+    assert sums["hotKeys"] == [
+        {"uid": "sums", "subtask": 1, "key": "key-1", "share": 0.25, "records": 100},
+        {"uid": "sums", "subtask": 0, "key": "key-0", "share": 0.125, "records": 50},
+    ]
+    assert found["numbers"]["hotKeys"] == []
 
 
 def test_the_log_is_read_on_from_where_one_was(rest: Rest) -> None:

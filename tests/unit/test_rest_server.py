@@ -172,6 +172,12 @@ def test_every_route_refuses_a_foreign_job_and_other_methods(shared: Rest) -> No
         if "{jobid}" in path:
             found, answer = shared(route.method, f"/v1{path.replace('{jobid}', NOBODY)}", {})
             assert (found, list(answer)) == (404, ["errors"]), route
+        found, answer = shared(route.method, path.replace("{jobid}", "{job}"), raw=b" " * (MAX_BODY_BYTES + 1))
+        assert (found, list(answer)) == (413, ["errors"]), route
+        if route.body is not None:
+            for raw in (b"[1]", b"{", b"\xff", b'{"a": NaN'):
+                found, answer = shared(route.method, path.replace("{jobid}", "{job}"), raw=raw)
+                assert (found, list(answer)) == (400, ["errors"]), route
         others = {other.method for other in ROUTES if other.path == route.path}
         for method in {"PUT", "DELETE", "POST", "PATCH"} - others:
             found, answer = shared(method, path.replace("{jobid}", "{job}"), {})
@@ -200,6 +206,9 @@ def test_with_a_token_every_request_needs_it() -> None:
         for path in paths:
             found, answer = rest("GET", path.replace("{", "").replace("}", ""))
             assert (found, list(answer)) == (401, ["errors"]), path
+        for route in ROUTES:
+            found, answer = rest(route.method, route.path.replace("{jobid}", "{job}"), {})
+            assert (found, list(answer)) == (401, ["errors"]), route
         for headers in (
             {"Authorization": "Bearer wrong"},
             {"Authorization": "Basic s3cret"},
@@ -424,6 +433,8 @@ def test_only_a_savepoint_of_a_jobs_own_is_disposed_of(tmp_path: Path) -> None:
         ("s3://bucket/data", "file:///data", False),
         ("FILE:///data/x", "file:///data", True),
         ("file:///data//x/./y", "file:///data", True),
+        ("file:///data/x?a=/../../etc", "file:///data", False),
+        ("file:///data/x#/../../etc", "file:///data", False),
     ],
 )
 def test_what_is_inside_a_folder(path: str, root: str, inside: bool) -> None:
@@ -435,6 +446,11 @@ def test_no_savepoint_is_written_outside_the_jobs_folders(shared: Rest, route: s
     found, answer = shared("POST", f"/jobs/{{job}}/{route}", {key: "file:///etc/cron.d"})
     assert found == 403
     assert "only inside the job's own folders (file:///data)" in answer["errors"][0]
+    for inner in ("sums/chk-4/g1-a1", "sums/log", "other/history/", "sums/./staging/x"):
+        found, answer = shared("POST", f"/jobs/{{job}}/{route}", {key: f"file:///data/{inner}"})
+        assert found == 403, inner
+        assert "cleaned up by jobs themselves" in answer["errors"][0]
+    assert shared.hands.asked == []
 
 
 # -- places -----------------------------------------------------------------------------------------------------------

@@ -174,6 +174,19 @@ class StreamEnvironment:
         self._config = replace(self._config, buffer_timeout_s=seconds(timeout, "buffer_timeout"))
         return self
 
+    def executor_python(
+        self, *, files: Iterable[str] = (), archives: Iterable[str] = (), executable: str | None = None
+    ) -> StreamEnvironment:
+        """What the executors of a cluster need beside Tidegate and the program's own modules, which are shipped in any case.
+
+        `files`: modules, packages, folders, wheels, zips. `archives`: "env.tar.gz#env", unpacked in each executor's working
+        folder. `executable`: their Python, like "./env/bin/python". For sessions that Tidegate makes.
+        """
+        self._config = replace(
+            self._config, python_files=tuple(files), python_archives=tuple(archives), python_executable=executable
+        )
+        return self
+
     # -- sources ------------------------------------------------------------------------------------------------------
 
     def from_source(

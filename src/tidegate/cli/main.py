@@ -23,7 +23,7 @@ exit codes:
 Settings go over the program's own; later ones win: --config, then -D, then the options above.
 Keys are Flink's (execution.checkpointing.interval=10s); spark.* keys go to Spark. All are in docs/configuration.md.
 """
-_WITH_VALUE = {"-m", "--master", "-p", "--parallelism", "-D", "--config"}
+_WITH_VALUE = {"-m", "--master", "-p", "--parallelism", "-D", "--config", "--py-files", "--archives", "--python"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,6 +70,13 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument(
         "-m", "--master", metavar="URL", help="Spark's master, like spark://host:7077; default: this machine"
     )
+    run.add_argument(
+        "--py-files", metavar="PATHS", help="modules, packages, wheels or zips that the executors need, with commas"
+    )
+    run.add_argument(
+        "--archives", metavar="PATHS", help="archives for the executors, like a packed environment: env.tar.gz#env"
+    )
+    run.add_argument("--python", metavar="PATH", help="the executors' Python, like ./env/bin/python")
     run.add_argument("-p", "--parallelism", metavar="N", help="subtasks of each operator that has no number of its own")
     run.add_argument(
         "--resume",
@@ -90,6 +97,7 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--config", metavar="FILE", help='settings from a file: "key: value" as in Flink\'s config.yaml, or key=value'
     )
     run.add_argument("--plain", action="store_true", help="no live display: a line for each thing that happens")
+    run.add_argument("--json", action="store_true", help="a JSON object for each of them, on standard error")
     run.add_argument("--quiet", action="store_true", help="show only what the job prints, and errors")
     run.add_argument("--version", action="version", version=f"tidegate {__version__}")
 
@@ -123,6 +131,9 @@ def _run(options: argparse.Namespace, program_arguments: list[str]) -> int:
 
     named = {
         "--master": ("tidegate.master", options.master),
+        "--py-files": ("python.files", options.py_files),
+        "--archives": ("python.archives", options.archives),
+        "--python": ("python.executable", options.python),
         "--parallelism": ("parallelism.default", options.parallelism),
         "--resume": ("execution.state-recovery.path", options.resume),
     }
@@ -134,7 +145,9 @@ def _run(options: argparse.Namespace, program_arguments: list[str]) -> int:
     except ConfigurationError as error:
         say_error(str(error))
         return EXIT_CONFIGURATION
-    code = run(RunRequest(options.program, tuple(program_arguments), overrides, options.quiet, options.plain))
+    code = run(
+        RunRequest(options.program, tuple(program_arguments), overrides, options.quiet, options.plain, options.json)
+    )
     sys.stdout.flush()
     return code
 

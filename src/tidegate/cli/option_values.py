@@ -94,6 +94,11 @@ def word(text: str, where: str) -> str:
     return text.strip()
 
 
+def words(text: str, where: str) -> tuple[str, ...]:
+    """With commas between them."""
+    return tuple(part.strip() for part in word(text, where).split(",") if part.strip())
+
+
 def restart_kind(text: str, where: str) -> str:
     kinds = {
         "none": "none", "off": "none", "disable": "none",

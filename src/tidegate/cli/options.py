@@ -105,6 +105,14 @@ OPTIONS = (
     Option("execution.buffer-timeout.interval", "buffer_timeout_s", read.duration, "10 ms",
            "how long a record may wait for others to share its frame", ("execution.buffer-timeout",)),
     Option("tidegate.master", "master", read.word, "this machine", "Spark's master, like spark://host:7077 (same as --master)"),
+    Option("python.files", "python_files", read.words, "none",
+           "modules, packages, folders, wheels or zips for the program and the executors of a cluster, with commas between "
+           "(same as --py-files)"),
+    Option("python.archives", "python_archives", read.words, "none",
+           "archives that are unpacked in the executors' working folders, path#name, with commas between them (same as "
+           "--archives)"),
+    Option("python.executable", "python_executable", read.word, "none: PYSPARK_PYTHON, or python3",
+           "the executors' Python, like ./name/bin/python of an archive (same as --python)"),
     Option("tidegate.rest.enabled", "rest", read.flag, "true", "REST and the dashboard in the driver; see docs/rest.md"),
     Option("rest.port", "rest_port", read.count, "none: 8081, or the next free one",
            "where they listen; a number that is given must be free; 0: any free port"),
@@ -114,6 +122,8 @@ OPTIONS = (
            "what requests must carry: Authorization: Bearer TOKEN"),
     Option("tidegate.log-format", "log_format", read.word, "text",
            "of what workers write to their standard error: text, or json for one object a line"),
+    Option("tidegate.hot-keys", "hot_keys", read.flag, "true",
+           "keyed operators sample their keys, and the hottest are shown; false where keys must not be seen"),
     Option("tidegate.inbox-bytes", "inbox_bytes", read.size, "1 mb",
            "input that a slot buffers before it holds its senders back"),
     Option("tidegate.held-memory-bytes", "held_memory_bytes", read.size, "32 mb",

@@ -24,6 +24,7 @@ from rich.text import Text
 from tidegate.api.overrides import Onlooker, overriding, watched_by
 from tidegate.cli.display import LiveDisplay
 from tidegate.cli.failures import describe_error, format_program_error
+from tidegate.cli.json_lines import JsonDisplay
 from tidegate.cli.plain import PlainDisplay
 from tidegate.cli.settings import ConfigOverrides
 from tidegate.client import JobClient
@@ -47,6 +48,7 @@ class RunRequest:
     overrides: ConfigOverrides = field(default_factory=ConfigOverrides)
     quiet: bool = False
     plain: bool = False
+    json: bool = False
 
 
 def run(request: RunRequest) -> int:
@@ -59,7 +61,7 @@ def run(request: RunRequest) -> int:
     prepare_process(script, request)
     try:
         with ExitStack() as around:
-            around.enter_context(_notices())
+            around.enter_context(_notices(_say_as_json if request.json else _say))
             interrupted = around.enter_context(_shown(request, jobs))
             around.enter_context(_interrupts(interrupted))
             around.enter_context(overriding(request.overrides))
@@ -67,6 +69,9 @@ def run(request: RunRequest) -> int:
             runpy.run_path(script, run_name="__main__")
             jobs.wait()
     except TidegateError as error:
+        if request.json:
+            _say_as_json("error", "", describe_error(error))
+            return exit_code_of(error)
         say_error(describe_error(error))
         if isinstance(error, JobFolderInUse):
             sys.stderr.write("here: tidegate run --resume\n")
@@ -97,15 +102,22 @@ def say_error(text: str) -> None:
 
 def prepare_process(script: str, request: RunRequest) -> None:
     """As Python itself would start the program; and what executors on this machine need to find its modules."""
-    folder = os.path.dirname(script)
+    folders = [os.path.dirname(script), *map(_path_entry, request.overrides.fields.get("python_files", ()))]
     sys.argv = [request.script, *request.arguments]
-    sys.path.insert(0, folder)
+    sys.path[:0] = folders
     inherited = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = folder if not inherited else folder + os.pathsep + inherited
+    os.environ["PYTHONPATH"] = os.pathsep.join([*folders, *([inherited] if inherited else [])])
     if request.overrides.spark:
         given = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
         pairs = [f"--conf {shlex.quote(f'{key}={value}')}" for key, value in request.overrides.spark.items()]
         os.environ["PYSPARK_SUBMIT_ARGS"] = " ".join([*pairs, given])
+
+
+def _path_entry(file: str) -> str:
+    """What stands in sys.path, so that a module, package, folder or zip is found: as the executors find it."""
+    path = os.path.abspath(file)
+    is_module = os.path.isfile(path) and path.endswith(".py")
+    return os.path.dirname(path) if is_module or os.path.isfile(os.path.join(path, "__init__.py")) else path
 
 
 @dataclass(slots=True)
@@ -140,7 +152,10 @@ class Jobs:
 @contextmanager
 def _shown(request: RunRequest, jobs: Jobs) -> Iterator[Callable[[], None]]:
     """With the display that fits; gives what to call when the user interrupts."""
-    if request.quiet:
+    if request.json:
+        jobs.display = JsonDisplay(lambda text: sys.stderr.write(text))
+        yield lambda: None
+    elif request.quiet:
         yield lambda: None
     elif sys.stdout.isatty() and not request.plain:
         live = LiveDisplay(Console(file=sys.stdout, highlight=False))
@@ -172,10 +187,10 @@ def _interrupts(interrupted: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _notices() -> Iterator[None]:
+def _notices(say: Callable[[str, str, str], None]) -> Iterator[None]:
     """Warnings and our log as single lines. A program that sets up logging itself keeps what it has set up."""
-    show, handler, logger = warnings.showwarning, _NoticeHandler(logging.WARNING), logging.getLogger("tidegate")
-    warnings.showwarning = _show_warning
+    show, handler, logger = warnings.showwarning, _NoticeHandler(say), logging.getLogger("tidegate")
+    warnings.showwarning = lambda message, *_, **__: say("warning", "bold yellow", str(message))
     logger.addHandler(handler)
     try:
         yield
@@ -184,14 +199,18 @@ def _notices() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-    _say("warning", "bold yellow", str(message))
-
-
 class _NoticeHandler(logging.Handler):
+    def __init__(self, say: Callable[[str, str, str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+
     def emit(self, record: logging.LogRecord) -> None:
         if not logging.getLogger().handlers:
-            _say("warning" if record.levelno < logging.ERROR else "error", "bold yellow", self.format(record))
+            self._say("warning" if record.levelno < logging.ERROR else "error", "bold yellow", self.format(record))
+
+
+def _say_as_json(kind: str, style: str, text: str) -> None:
+    JsonDisplay(lambda line: sys.stderr.write(line)).say(kind, message=text)
 
 
 def _say(kind: str, style: str, text: str) -> None:

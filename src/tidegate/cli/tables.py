@@ -23,6 +23,9 @@ STATE_STYLES = {
 }
 
 
+HOTTEST = 5  #: keys that `status` shows
+
+
 def state(word: str) -> Text:
     return Text(word, style=STATE_STYLES.get(word, "yellow"))
 
@@ -74,13 +77,27 @@ def status(details: dict[str, Any], operators: list[dict[str, Any]], checkpoints
     if details["status-detail"]:
         parts.append(Text(f"  {details['status-detail']}", style="yellow"))
     parts += [Text(""), operator_table(operators), Text(""), checkpoint_summary(checkpoints)]
-    counters = {name: value for operator in operators for name, value in operator["counters"].items()}
+    hot = sorted((key for operator in operators for key in operator["hotKeys"]), key=lambda key: -key["share"])
+    if hot:
+        parts += [Text(""), hot_keys(hot[:HOTTEST])]
+    counters: dict[str, int] = {}
+    for operator in operators:
+        for name, value in operator["counters"].items():
+            counters[name] = counters.get(name, 0) + value
     if counters:
         parts += [
             Text(""),
             Text("counters  ", style="dim") + Text(", ".join(f"{n} {v:,}" for n, v in sorted(counters.items()))),
         ]
     return Group(*parts)
+
+
+def hot_keys(keys: list[dict[str, Any]]) -> Table:
+    """With the part of the operator's records that each had, of late."""
+    made = table("hottest keys", "operator", "subtask", "records", numbers=("subtask", "records"))
+    for hot in keys:
+        made.add_row(Text(hot["key"]), hot["uid"], str(hot["subtask"]), f"{hot['share']:.1%}")
+    return made
 
 
 def operator_table(operators: list[dict[str, Any]]) -> Table:
@@ -179,6 +196,13 @@ def checkpoint_details(details: dict[str, Any], explained: dict[str, Any]) -> Re
     if explained["missing"]:
         names = [f"{m['vertex']}#{m['subtask']}" for m in explained["missing"][:8]]
         parts.append(Text(f"no answer from {', '.join(names)}", style="red"))
+    if explained["largestStates"]:
+        largest = table("largest states", "subtask", "size", numbers=("subtask", "size"))
+        for entry in explained["largestStates"]:
+            largest.add_row(entry["uid"], str(entry["subtask"]), how_big(entry["size"]))
+        parts += [Text(""), largest]
+    if explained["hottestKeys"]:
+        parts += [Text(""), hot_keys(explained["hottestKeys"])]
     return Group(*parts)
 
 

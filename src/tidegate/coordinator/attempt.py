@@ -15,8 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Union, assert_never
 
+from tidegate.coordinator.hottest import hottest
 from tidegate.coordinator.observing import (
     CheckpointChanged,
+    CheckpointsDiscarded,
     CheckpointStatistics,
     CheckpointStatus,
     JobStatus,
@@ -39,6 +41,7 @@ from tidegate.errors import (
     TidegateError,
     UserCodeFailed,
 )
+from tidegate.graph.plan import JobPlan
 from tidegate.ids import AttemptId, CheckpointId, SlotId
 from tidegate.protocol.checkpointing import (
     Action,
@@ -96,6 +99,8 @@ from tidegate.wire.control import (
 )
 
 log = logging.getLogger("tidegate.coordinator")
+
+HOTTEST = 10  #: keys that are remembered with a checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +233,7 @@ class Attempt:
 
     def slot_lost(self, slot: SlotId, reason: str) -> None:
         if self.outcome is None and not self._finishing:
-            self.fail(JobFailed(f"slot {slot} was lost: {reason}", slot=str(slot)))
+            self.fail(lost_slot(self.recorder.plan, slot, reason))
 
     def request_checkpoint(self) -> None:
         self._decide(CheckpointRequested())
@@ -384,7 +389,9 @@ class Attempt:
             self.post(lambda: self._decide(CheckpointStoreFailed(checkpoint, reason)))
             return
         self.post(lambda: self._stored(action, stored))
-        self.recorder.delete_dropped()
+        discarded = self.recorder.delete_dropped()
+        if discarded:
+            self.post(lambda: self.view.publish(CheckpointsDiscarded(discarded)))
 
     def _stored(self, action: StoreCheckpoint, stored: StoredCheckpoint) -> None:
         checkpoint = action.checkpoint
@@ -463,7 +470,13 @@ class Attempt:
         self.view.publish(
             CheckpointChanged(
                 replace(
-                    statistics, status=status, duration_s=duration, size_bytes=size_bytes, path=path, failure=failure
+                    statistics,
+                    status=status,
+                    duration_s=duration,
+                    size_bytes=size_bytes,
+                    path=path,
+                    failure=failure,
+                    hot_keys=hottest(self.view.heartbeats.values(), HOTTEST),
                 )
             )
         )
@@ -474,6 +487,16 @@ class Attempt:
 
     def _status(self, status: JobStatus, detail: str) -> None:
         self.view.publish(StatusChanged(status, detail, self.wall_clock()))
+
+
+def lost_slot(plan: JobPlan, slot: SlotId, reason: str) -> JobFailed:
+    """With what ran in it: nobody knows which of them was at work."""
+    message, context = f"slot {slot} was lost: {reason}", {}
+    for chain, subtask in plan.hosted_in(slot):
+        names = " -> ".join(planned.operator.name for planned in chain.operators)
+        message += f"\n  with {names} (uid {chain.head.uid!r}), subtask {subtask}"
+        context = context or {"operator": names, "uid": chain.head.uid, "subtask": subtask}
+    return JobFailed(message, slot=str(slot), **context)
 
 
 def _failure_of(failed: SlotFailed) -> tuple[TidegateError, bool]:

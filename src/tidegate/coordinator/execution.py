@@ -17,7 +17,7 @@ from typing import Protocol
 from tidegate.coordinator.attempt import Attempt, AttemptEnded, AttemptFinished, AttemptRescaled, Timeouts
 from tidegate.coordinator.job import AttemptInputs, JobEnded, JobRun, RestartIn
 from tidegate.coordinator.observing import JobStatus, StatusChanged
-from tidegate.coordinator.ports import CrashPoints
+from tidegate.coordinator.ports import CrashPoints, GangEnd
 from tidegate.coordinator.savepoints import Rescaled, SavepointDesk, SavepointRequest, refuse
 from tidegate.coordinator.server import ControlServer
 from tidegate.errors import (
@@ -59,9 +59,9 @@ class Cluster(Protocol):
     call_address: str
 
     def gang(
-        self, attempt: AttemptId, address: tuple[str, int], token: bytes, on_end: Callable[[bool, bool, str], None]
+        self, attempt: AttemptId, address: tuple[str, int], token: bytes, on_end: Callable[[GangEnd, str], None]
     ) -> RunningGang:
-        """`on_end(completed, no_slots, message)` is called from another thread."""
+        """`on_end(how, message)` is called from another thread."""
 
     def check_plan(self, plan: JobPlan) -> None:
         """:raises NotEnoughSlots: when the cluster is too small for it."""
@@ -309,20 +309,23 @@ class JobExecution:
 
     # -- from the gang and the control server -------------------------------------------------------------------------
 
-    def _gang_ended_callback(self, attempt: AttemptId) -> Callable[[bool, bool, str], None]:
-        def on_end(completed: bool, no_slots: bool, message: str) -> None:
-            self._post(lambda: self._gang_ended(attempt, completed, no_slots, message))
+    def _gang_ended_callback(self, attempt: AttemptId) -> Callable[[GangEnd, str], None]:
+        return lambda end, message: self._post(lambda: self._gang_ended(attempt, end, message))
 
-        return on_end
-
-    def _gang_ended(self, id: AttemptId, completed: bool, no_slots: bool, message: str) -> None:
+    def _gang_ended(self, id: AttemptId, end: GangEnd, message: str) -> None:
         if self._attempt is None or self._attempt.id != id:
             return  # the tasks of an attempt that we did not wait for
         self._gang_running = False
         if self._attempt.outcome is None:
-            self._no_slots = no_slots
-            what = "the Spark job ended before the stream did" if completed else f"the Spark job failed: {message}"
-            self._attempt.fail(JobFailed(what))
+            self._no_slots = end is GangEnd.NO_SLOTS
+            match end:
+                case GangEnd.COMPLETED:
+                    what = "the Spark job ended before the stream did"
+                case GangEnd.NO_PYTHON:
+                    what = message
+                case GangEnd.FAILED | GangEnd.NO_SLOTS:
+                    what = f"the Spark job failed: {message}"
+            self._attempt.fail(JobFailed(what), permanent=end is GangEnd.NO_PYTHON)
 
     def slot_connected(self, id: AttemptId, slot: SlotId, hello: Hello) -> None:
         if self._attempt is not None and self._attempt.id == id:

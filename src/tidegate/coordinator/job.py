@@ -24,7 +24,14 @@ from tidegate.config import JobConfig
 from tidegate.connectors.contract import Split
 from tidegate.coordinator.attempt import AttemptEnded, AttemptFinished, AttemptRescaled, Outcome
 from tidegate.coordinator.driver_commits import commit_on_driver
-from tidegate.coordinator.observing import AttemptFailed, AttemptStarted, JobStatus, JobView, StatusChanged
+from tidegate.coordinator.observing import (
+    AttemptFailed,
+    AttemptStarted,
+    CheckpointsDiscarded,
+    JobStatus,
+    JobView,
+    StatusChanged,
+)
 from tidegate.coordinator.ports import CrashPoints
 from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt, shared_files
 from tidegate.coordinator.restoring import commit_only, plan_start, stored_max_parallelism
@@ -307,7 +314,10 @@ class JobRun:
         return JobEnded(JobStatus.FAILED, error)
 
     def canceled(self) -> JobEnded:
-        self._try(lambda: self.recorder.cancel(keep=self.config.retention == "retain"))
+        deleted: list[int] = []
+        self._try(lambda: deleted.extend(self.recorder.cancel(keep=self.config.retention == "retain")))
+        if deleted:
+            self.view.publish(CheckpointsDiscarded(tuple(deleted)))
         self._status(JobStatus.CANCELED, "")
         return JobEnded(JobStatus.CANCELED, None)
 

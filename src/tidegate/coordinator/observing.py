@@ -15,6 +15,7 @@ from typing import Union
 
 import msgspec
 
+from tidegate.coordinator.hottest import OperatorKey
 from tidegate.errors import TidegateError
 from tidegate.ids import AttemptId, SlotId
 from tidegate.wire.control import Heartbeat, OperatorMetrics, SlotSnapshot, SnapshotTimings
@@ -143,11 +144,20 @@ class CheckpointStatistics:
     size_bytes: int = 0
     path: str = ""
     failure: str = ""
+    discarded: bool = False  #: newer ones have taken its place, and its files are gone
+    hot_keys: tuple[OperatorKey, ...] = ()  #: when it ended, the hottest first
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointChanged:
     statistics: CheckpointStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointsDiscarded:
+    """Completed ones whose files are gone."""
+
+    checkpoints: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +175,15 @@ class JobLine:
     subtask: int = -1
 
 
-JobEvent = Union[StatusChanged, AttemptStarted, AttemptFailed, SlotReported, SlotRestored, CheckpointChanged]
+JobEvent = Union[
+    StatusChanged,
+    AttemptStarted,
+    AttemptFailed,
+    SlotReported,
+    SlotRestored,
+    CheckpointChanged,
+    CheckpointsDiscarded,
+]
 Observer = Callable[[JobEvent], None]
 
 
@@ -318,6 +336,10 @@ class JobView:
                     self.failed += 1
                 while len(self.checkpoints) > self._history:
                     del self.checkpoints[next(iter(self.checkpoints))]
+            case CheckpointsDiscarded(checkpoints):
+                for id in checkpoints:
+                    if id in self.checkpoints:
+                        self.checkpoints[id] = replace(self.checkpoints[id], discarded=True)
 
     def _restored_line(self) -> str:
         slots = self.restored_slots.values()

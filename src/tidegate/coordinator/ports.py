@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from typing import Protocol
 
 from tidegate.ids import SlotId
 from tidegate.wire.control import ToSlot
+
+
+class GangEnd(enum.Enum):
+    """How the Spark job of an attempt has ended."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    NO_SLOTS = "too few free slots at the moment"
+    NO_PYTHON = "the executors' Python cannot run it"  #: and a restart would find the same
 
 
 class SlotLinks(Protocol):

@@ -29,6 +29,8 @@ class SubtaskRates:
     records_out: int
     in_per_s: float | None
     out_per_s: float | None
+    bytes_in_per_s: float | None
+    bytes_out_per_s: float | None
     load: Load | None  #: of the slot that hosts it; chained operators share it
 
 
@@ -80,13 +82,20 @@ class RateMeter:
 
     def _subtask(self, slot: SlotId, newest: OperatorMetrics) -> SubtaskRates:
         (first_at, first), (last_at, last) = self._seen[slot][0], self._seen[slot][-1]
-        in_per_s = out_per_s = load = None
-        if last_at > first_at:
-            before_in, before_out = _counts(first, newest.uid, newest.subtask)
-            in_per_s = (newest.records_in - before_in) / (last_at - first_at)
-            out_per_s = (newest.records_out - before_out) / (last_at - first_at)
-            load = _load(first, last)
-        return SubtaskRates(slot, newest.records_in, newest.records_out, in_per_s, out_per_s, load)
+        counts = newest.records_in, newest.records_out
+        span_s = last_at - first_at
+        if span_s <= 0:
+            return SubtaskRates(slot, *counts, None, None, None, None, None)
+        before = _counts(first, newest.uid, newest.subtask)
+        return SubtaskRates(
+            slot,
+            *counts,
+            in_per_s=(newest.records_in - before.records_in) / span_s,
+            out_per_s=(newest.records_out - before.records_out) / span_s,
+            bytes_in_per_s=(newest.bytes_in - before.bytes_in) / span_s,
+            bytes_out_per_s=(newest.bytes_out - before.bytes_out) / span_s,
+            load=_load(first, last),
+        )
 
 
 def _sum(subtasks: list[SubtaskRates]) -> OperatorRates:
@@ -104,11 +113,11 @@ def _sum(subtasks: list[SubtaskRates]) -> OperatorRates:
     )
 
 
-def _counts(heartbeat: Heartbeat, uid: str, subtask: int) -> tuple[int, int]:
+def _counts(heartbeat: Heartbeat, uid: str, subtask: int) -> OperatorMetrics:
     for metrics in heartbeat.operators:
         if metrics.uid == uid and metrics.subtask == subtask:
-            return metrics.records_in, metrics.records_out
-    return 0, 0  # the first heartbeat may come before the operators are built
+            return metrics
+    return OperatorMetrics(uid, subtask, 0, 0)  # the first heartbeat may come before the operators are built
 
 
 def _load(first: Heartbeat, last: Heartbeat) -> Load | None:

@@ -131,22 +131,24 @@ class CheckpointRecorder:
         self._append(self.log.finished(self.wall_clock()))
         self.crash_points.reach("driver.after-finished")
 
-    def cancel(self, keep: bool = True) -> None:
-        """Without `keep` the checkpoints go with the job."""
+    def cancel(self, keep: bool = True) -> tuple[int, ...]:
+        """Without `keep` the checkpoints go with the job; gives the ids of those."""
         last = self.log.last
         assert last is not None
         self._append(self.log.canceled(self.wall_clock(), keep))
-        if not keep:
-            self._dropped += [pointer for pointer in last.retained if pointer.owned]
-            self.delete_dropped()
+        if keep:
+            return ()
+        self._dropped += [pointer for pointer in last.retained if pointer.owned]
+        return self.delete_dropped()
 
     def fail(self, reason: str) -> None:
         self._append(self.log.failed(self.wall_clock(), reason))
 
-    def delete_dropped(self) -> None:
-        """After the record that dropped them. Trouble is logged; the files are then found by a later sweep."""
+    def delete_dropped(self) -> tuple[int, ...]:
+        """After the record that dropped them; gives their ids. Trouble is logged; a later sweep finds the files then."""
         newest = self.log.last
         assert newest is not None
+        deleted = tuple(pointer.id for pointer in self._dropped)
         while self._dropped:
             pointer = self._dropped.pop(0)
             try:
@@ -155,6 +157,7 @@ class CheckpointRecorder:
                 metadata = None
             for failure in delete_checkpoint(self.store, self.paths, pointer, metadata, newest).failures:
                 log.warning("files of checkpoint %d were not deleted: %s", pointer.id, failure)
+        return deleted
 
     def delete_files(self, paths: list[str]) -> None:
         """Files of keyed state that no checkpoint needs any more. Trouble as above."""

@@ -125,6 +125,11 @@ class JobPlan:
         subtask = (slot.index - chain.offset) % self.layers[slot.layer].width
         return subtask if subtask < chain.parallelism else None
 
+    def hosted_in(self, slot: SlotId) -> list[tuple[Chain, int]]:
+        """The chains that have a subtask in the slot, and which."""
+        found = [(chain, self.subtask_in(chain, slot)) for chain in self.layers[slot.layer].chains]
+        return [(chain, subtask) for chain, subtask in found if subtask is not None]
+
     def slot_of(self, chain: Chain, subtask: int) -> SlotId:
         return SlotId(chain.layer, (chain.offset + subtask) % self.layers[chain.layer].width)
 

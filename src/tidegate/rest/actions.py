@@ -11,7 +11,9 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from tidegate.coordinator.observing import CheckpointsDiscarded
 from tidegate.rest.calls import Call
+from tidegate.rest.checkpoints import is_savepoint
 from tidegate.rest.operations import Kind
 from tidegate.rest.problems import Problem, bad_request
 from tidegate.rest.served import ServedJob
@@ -138,9 +140,18 @@ def dispose(call: Call) -> Answer:
 
     def work() -> dict[str, Any]:
         dispose_of(path)
+        for job in call.jobs.all():
+            _note_disposed(job, path)
         return {}
 
     return 200, {"request-id": call.operations.start(Kind.DISPOSAL, "", call.trigger_id(), work)}
+
+
+def _note_disposed(job: ServedJob, path: str) -> None:
+    checkpoints = job.view.snapshot().checkpoints.values()
+    gone = tuple(c.checkpoint for c in checkpoints if is_savepoint(c) and c.path and is_inside(path, c.path))
+    if gone:
+        job.view.publish(CheckpointsDiscarded(gone))
 
 
 def dispose_result(call: Call) -> Answer:
@@ -159,6 +170,12 @@ def savepoint_folder(job: ServedJob, asked: str | None) -> str | None:
         if not any(is_inside(asked, root) for root in roots):
             allowed = ", ".join(without_credentials(root) for root in roots) or "none: the job has no storage"
             raise Problem(403, f"by REST, savepoints may be written only inside the job's own folders ({allowed})")
+        if job.config.storage and is_inside(asked, job.config.storage):
+            below = _taken_apart(asked)[1][len(_taken_apart(job.config.storage)[1]) :]
+            if JobPaths.is_machinery(below):
+                raise Problem(
+                    403, "that folder is kept and cleaned up by jobs themselves: choose another for a savepoint"
+                )
         return asked
     if job.config.savepoint_dir is not None or job.config.storage is None:
         return None
@@ -167,6 +184,8 @@ def savepoint_folder(job: ServedJob, asked: str | None) -> str | None:
 
 def is_inside(path: str, root: str) -> bool:
     """Whether a URI or path names something in the folder `root`, or that folder. Dots and escapes are resolved first."""
+    if "?" in path or "#" in path:
+        return False  # what stands behind them would be read in one way here and in another by the storage
     (path_scheme, path_parts), (root_scheme, root_parts) = _taken_apart(path), _taken_apart(root)
     return path_scheme == root_scheme and path_parts[: len(root_parts)] == root_parts
 

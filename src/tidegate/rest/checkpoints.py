@@ -243,7 +243,7 @@ def _common(checkpoint: CheckpointStatistics, vertices: list[Vertex]) -> dict[st
         "tasks": {},
     }
     if checkpoint.status is CheckpointStatus.COMPLETED:
-        common |= {"external_path": checkpoint.path or NOT_ADDRESSABLE, "discarded": False}
+        common |= {"external_path": checkpoint.path or NOT_ADDRESSABLE, "discarded": checkpoint.discarded}
     elif checkpoint.status is CheckpointStatus.FAILED:
         common |= {
             "failure_timestamp": ms(checkpoint.triggered_at + (checkpoint.duration_s or 0.0)),

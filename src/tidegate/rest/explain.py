@@ -6,6 +6,7 @@ from typing import Any
 
 from tidegate.coordinator.observing import CheckpointStatistics, SlotCheckpoint
 from tidegate.rest.numbers import ms
+from tidegate.rest.operators import hot_key
 from tidegate.rest.problems import not_found
 from tidegate.rest.served import ServedJob, Vertex
 
@@ -42,6 +43,7 @@ def explain(job: ServedJob, id: int) -> dict[str, Any]:
         "missing": missing,
         "vertices": [_vertex(vertex, [part for owner, _, part in parts if owner is vertex]) for vertex in vertices],
         "largestStates": _largest(parts),
+        "hottestKeys": [hot_key(hot) for hot in checkpoint.hot_keys],
     }
 
 

@@ -110,8 +110,12 @@ class Measured:
             "numRecordsOut": sum(
                 c.records_out for uid in vertex.sending_uids() if (c := self.counts.get((uid, index)))
             ),
-            "numRecordsInPerSecond": self._rate([vertex.chain.head.uid], index, received=True),
-            "numRecordsOutPerSecond": self._rate(vertex.sending_uids(), index, received=False),
+            "numBytesIn": 0 if head is None else head.bytes_in,
+            "numBytesOut": sum(c.bytes_out for uid in vertex.sending_uids() if (c := self.counts.get((uid, index)))),
+            "numRecordsInPerSecond": self._rate([vertex.chain.head.uid], index, "in_per_s"),
+            "numRecordsOutPerSecond": self._rate(vertex.sending_uids(), index, "out_per_s"),
+            "numBytesInPerSecond": self._rate([vertex.chain.head.uid], index, "bytes_in_per_s"),
+            "numBytesOutPerSecond": self._rate(vertex.sending_uids(), index, "bytes_out_per_s"),
         }
         if load is not None:
             numbers |= {
@@ -145,8 +149,12 @@ class Measured:
         numbers: Numbers = {
             "numRecordsIn": metrics.records_in,
             "numRecordsOut": metrics.records_out,
-            "numRecordsInPerSecond": self._rate([uid], index, received=True),
-            "numRecordsOutPerSecond": self._rate([uid], index, received=False),
+            "numBytesIn": metrics.bytes_in,
+            "numBytesOut": metrics.bytes_out,
+            "numRecordsInPerSecond": self._rate([uid], index, "in_per_s"),
+            "numRecordsOutPerSecond": self._rate([uid], index, "out_per_s"),
+            "numBytesInPerSecond": self._rate([uid], index, "bytes_in_per_s"),
+            "numBytesOutPerSecond": self._rate([uid], index, "bytes_out_per_s"),
         }
         if metrics.watermark is not None:
             numbers["currentOutputWatermark"] = metrics.watermark
@@ -170,9 +178,9 @@ class Measured:
     def _part(self, slot: SlotId) -> SlotCheckpoint | None:
         return None if self.latest is None else self.latest.acknowledged.get(slot)
 
-    def _rate(self, uids: list[str], index: int, received: bool) -> float:
+    def _rate(self, uids: list[str], index: int, what: str) -> float:
         found = [self.rates[uid, index] for uid in uids if (uid, index) in self.rates]
-        parts = [rates.in_per_s if received else rates.out_per_s for rates in found]
+        parts = [getattr(rates, what) for rates in found]
         return round(sum(part for part in parts if part is not None), 3)
 
 

@@ -6,6 +6,7 @@ import logging
 from dataclasses import asdict
 from typing import Any
 
+from tidegate.coordinator.hottest import OperatorKey, hottest
 from tidegate.protocol.watermarks import MAX_WATERMARK
 from tidegate.rest.metrics import Measured
 from tidegate.rest.numbers import ms
@@ -13,21 +14,36 @@ from tidegate.rest.problems import bad_request
 from tidegate.rest.served import ServedJob, Vertex
 
 LINES = 1000  #: of the log, in one answer
+HOTTEST = 50  #: keys in one answer, over all operators
 
 
 def operators(job: ServedJob) -> dict[str, Any]:
     """In the order of the plan; a chain's operators together, its head first."""
     measured = Measured.of(job)
     rates = job.operator_rates()
+    hot = hottest(measured.snapshot.heartbeats.values(), HOTTEST)
     return {
         "now": ms(measured.now),
         "operators": [
-            _operator(measured, vertex, uid, rates.get(uid)) for vertex in job.vertices() for uid in vertex.uids
+            _operator(measured, vertex, uid, rates.get(uid), [key for key in hot if key.uid == uid])
+            for vertex in job.vertices()
+            for uid in vertex.uids
         ],
     }
 
 
-def _operator(measured: Measured, vertex: Vertex, uid: str, rates: Any) -> dict[str, Any]:
+def hot_key(hot: OperatorKey) -> dict[str, Any]:
+    """`share`: of the operator's records of late, at least so much."""
+    return {
+        "uid": hot.uid,
+        "subtask": hot.subtask,
+        "key": hot.key,
+        "share": round(hot.share, 4),
+        "records": hot.records,
+    }
+
+
+def _operator(measured: Measured, vertex: Vertex, uid: str, rates: Any, hot: list[OperatorKey]) -> dict[str, Any]:
     planned = next(planned for planned in vertex.chain.operators if planned.uid == uid)
     found = [m for index in range(vertex.parallelism) if (m := measured.counts.get((uid, index))) is not None]
     marks = [m.watermark for m in found if m.watermark is not None]
@@ -54,7 +70,10 @@ def _operator(measured: Measured, vertex: Vertex, uid: str, rates: Any) -> dict[
         "watermark": watermark,
         "watermarkLag": None if watermark in (None, MAX_WATERMARK) else ms(measured.now) - watermark,
         "stateSize": sum(state),
+        "bytesIn": sum(m.bytes_in for m in found),
+        "bytesOut": sum(m.bytes_out for m in found),
         "counters": counters,
+        "hotKeys": [hot_key(key) for key in hot],
     }
 
 

@@ -180,13 +180,13 @@ FLINKS = (
 
 OURS = (
     Route("GET", "/jobs/{jobid}/operators", _of_job(operators),
-          "each operator with rates, load, watermark, state size and counters", is_flinks=False),
+          "each operator with rates, load, watermark, state size, counters and hottest keys", is_flinks=False),
     Route("GET", "/jobs/{jobid}/checkpoint-history", _of_job(checkpoints.history),
           "a few numbers of each of the last 200 checkpoints, for plots", is_flinks=False),
     Route("GET", "/jobs/{jobid}/logs", _log, "lines of the job's log from number `from` on, and the number to ask for next",
           (Field("from", "integer"), Field("level")), is_flinks=False),
     Route("GET", "/jobs/{jobid}/checkpoints/details/{checkpointid}/explain", _explain,
-          "where a checkpoint's time went, its largest states, who has not answered", is_flinks=False),
+          "where a checkpoint's time went, its largest states, the hottest keys, who has not answered", is_flinks=False),
 )  # fmt: skip
 
 #: Paths with fewer parameters first: /checkpoints/config is no trigger's id.

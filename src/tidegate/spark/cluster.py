@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import cloudpickle
 
+from tidegate.coordinator.ports import GangEnd
 from tidegate.ids import AttemptId
-from tidegate.spark.gang import Gang, GangEnd, GangResult
+from tidegate.spark.gang import Gang, GangResult
 from tidegate.spark.session import check_slots, driver_address, own_session
 from tidegate.task.main import ShippedAttempt, run_layer
 
@@ -46,7 +47,7 @@ class SparkCluster:
         self.bind_address, self.call_address = driver_address(session)
 
     def gang(
-        self, attempt: AttemptId, address: tuple[str, int], token: bytes, on_end: Callable[[bool, bool, str], None]
+        self, attempt: AttemptId, address: tuple[str, int], token: bytes, on_end: Callable[[GangEnd, str], None]
     ) -> Gang:
         shipped = cloudpickle.dumps(
             ShippedAttempt(
@@ -63,7 +64,7 @@ class SparkCluster:
         )
 
         def ended(result: GangResult) -> None:
-            on_end(result.end is GangEnd.COMPLETED, result.end is GangEnd.NO_SLOTS, result.message)
+            on_end(result.end, result.message)
 
         return Gang(
             session=self._session,

@@ -33,7 +33,10 @@ def _threads() -> int:
 
 
 def main() -> None:
-    _import_all()
+    try:
+        _import_all()
+    except ImportError as error:  # the first task fails with the same, and Spark passes it on to the driver
+        print(f"tidegate: the worker daemon starts without {error.name or error}", file=sys.stderr, flush=True)
     if _threads() > 1:
         print(f"tidegate: the worker daemon has {_threads()} threads before it forks", file=sys.stderr, flush=True)
     import gc

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tidegate.coordinator.ports import GangEnd
+from tidegate.spark.executor_python import explain
 from tidegate.spark.pipelined import build_plan, run_pipelined
 
 if TYPE_CHECKING:
@@ -17,12 +18,6 @@ if TYPE_CHECKING:
 
 
 _MOST_TASKS = 10_000
-
-
-class GangEnd(enum.Enum):
-    COMPLETED = "completed"
-    FAILED = "failed"
-    NO_SLOTS = "too few free slots at the moment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +85,9 @@ def _result_of(error: Exception) -> GangResult:
     for line in text.splitlines():
         if "INSUFFICIENT_SLOT" in line or "insufficient slots" in line.lower():
             return GangResult(GangEnd.NO_SLOTS, line.strip(" :"))
+    in_words = explain(text)
+    if in_words is not None:
+        return GangResult(GangEnd.NO_PYTHON, in_words)
     return GangResult(GangEnd.FAILED, _first_lines(text))
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tidegate.errors import NotEnoughSlots, SparkSettingsError
 from tidegate.spark.jvm_output import start_jvm
 from tidegate.spark.pipelined import check_has_jvm
 from tidegate.spark.settings import COMFORT, SESSION, check_static, static_settings
+from tidegate.spark.shipping import Shipment, pack
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,10 +24,27 @@ LOCAL_SPARE_FACTOR = 2
 NEEDED_FILES_PER_PAIR = 6
 
 
+@dataclass(frozen=True, slots=True)
+class ExecutorPython:
+    """What the user says of the Python on a cluster's executors."""
+
+    files: tuple[str, ...] = ()
+    archives: tuple[str, ...] = ()
+    executable: str | None = None
+
+
 def make_session(
-    app: str, master: str | None, slots_needed: int, extra: Mapping[str, str] | None = None
+    app: str,
+    master: str | None,
+    slots_needed: int,
+    extra: Mapping[str, str] | None = None,
+    python: ExecutorPython | None = None,
 ) -> SparkSession:
-    """A session with everything set. A running one of the same process is taken, if it fits."""
+    """A session with everything set, and what executors need shipped to them. A running one of the same process is taken, if it
+    fits.
+
+    :raises ConfigurationError: for what cannot be shipped.
+    """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -33,11 +54,19 @@ def make_session(
         return session
     if master is None or master == "local" or (master.startswith("local[") and master.endswith("*]")):
         master = f"local[{max(slots_needed * LOCAL_SPARE_FACTOR + 2, 16)}]"
-    settings = {"spark.app.name": app, "spark.master": master, **COMFORT, **static_settings(), **(extra or {})}
-    if master.startswith("local"):
+    given = {**submitted_settings(), **(extra or {})}
+    settings = {"spark.app.name": app, "spark.master": master, **COMFORT, **static_settings(), **given}
+    python = python or ExecutorPython()
+    executable = python.executable or given.get("spark.pyspark.python")
+    shipment: Shipment | None = None
+    if is_local(master):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        if "spark.pyspark.python" not in (extra or {}):
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        executable = executable or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    else:
+        shipment = pack(sys.path[0], python.files, python.archives)
+        settings |= shipment.settings(given) | executor_count(master, slots_needed, given)
+    if executable is not None:
+        os.environ["PYSPARK_PYTHON"] = executable  # what PySpark reads in a driver that Spark has not started
     start_jvm(settings)
     builder = SparkSession.builder
     for key, value in settings.items():
@@ -45,7 +74,29 @@ def make_session(
     session = builder.getOrCreate()
     quieten(session)
     check_session(session)
+    if shipment is not None:
+        shipment.send(session)
     return session
+
+
+def is_local(master: str) -> bool:
+    """Executors are in this process's JVM, and see what it sees."""
+    return master == "local" or master.startswith("local[")
+
+
+def submitted_settings() -> dict[str, str]:
+    """Spark's settings that stand in PYSPARK_SUBMIT_ARGS, where PySpark and `tidegate run -D spark.KEY=VALUE` put them."""
+    words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    pairs = [value for option, value in pairwise(words) if option in ("--conf", "-c") and "=" in value]
+    return {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
+
+
+def executor_count(master: str, slots_needed: int, given: Mapping[str, str]) -> dict[str, str]:
+    """YARN and Kubernetes start two executors unless they are told; a pipelined job needs all of its slots at once."""
+    if not master.startswith(("yarn", "k8s://")) or "spark.executor.instances" in given:
+        return {}
+    cores = int(given.get("spark.executor.cores", "1")) // int(given.get("spark.task.cpus", "1"))
+    return {"spark.executor.instances": str(-(-slots_needed // max(1, cores)))}
 
 
 def check_session(session: SparkSession) -> None:
@@ -117,7 +168,7 @@ def check_process_limits(connections: int) -> None:
 def driver_address(session: SparkSession) -> tuple[str, str]:
     """(address to bind, address for executors to call)."""
     conf = session.sparkContext.getConf()
-    if session.sparkContext.master.startswith("local"):
+    if is_local(session.sparkContext.master):
         return "127.0.0.1", "127.0.0.1"
     host = conf.get("spark.driver.host") or "127.0.0.1"
     return conf.get("spark.driver.bindAddress") or host, host

@@ -31,6 +31,8 @@ _CHECKPOINT_FILE = re.compile(r"chk-([0-9]+)/g([0-9]+)-a([0-9]+)/")
 _STAGING_FILE = re.compile(r"staging/g([0-9]+)-a([0-9]+)/")
 _PROBE_FILE = re.compile(r"probe/\.?g([0-9]+)-a([0-9]+)(?:\.|$)")  # also half-written
 
+_OWN_FOLDER = re.compile(r"log|staging|input|probe|history|chk-[0-9]+")
+
 METADATA_NAME = "_metadata.json"
 STATE_SUFFIX = ".state"
 
@@ -51,6 +53,11 @@ class JobPaths:
                 "letters, digits, '.', '_' and '-', not beginning with a dot.",
                 job=self.job,
             )
+
+    @staticmethod
+    def is_machinery(parts: list[str]) -> bool:
+        """Whether a path below the storage, in its parts, lies in a folder that jobs write, read and clean up by themselves."""
+        return len(parts) > 1 and _OWN_FOLDER.fullmatch(parts[1]) is not None
 
     @property
     def folder(self) -> str:

@@ -14,9 +14,11 @@ import cloudpickle
 from tidegate.batch import Batch
 from tidegate.graph.logical import Partitioning
 from tidegate.graph.plan import Chain, JobPlan, PlannedEdge, PlannedOperator
+from tidegate.graph.specs import keys_of
 from tidegate.ids import SlotId
 from tidegate.protocol.watermarks import MAX_WATERMARK, Channel, WatermarkValve
 from tidegate.task.edges import EdgeWriter
+from tidegate.task.hot_keys import KeySampler
 from tidegate.task.operators.base import Emit, OperatorFailed, RunningOperator
 from tidegate.task.operators.build import OperatorSurroundings, build_operator
 from tidegate.task.operators.sink import SinkOperator
@@ -102,12 +104,7 @@ class HostedChain:
 
 def host_chains(plan: JobPlan, slot: SlotId, outbox: Outbox, around: OperatorSurroundings) -> list[HostedChain]:
     """Every chain of the layer that has a subtask in this slot."""
-    hosted = []
-    for chain in plan.layers[slot.layer].chains:
-        subtask = plan.subtask_in(chain, slot)
-        if subtask is not None:
-            hosted.append(_host(plan, chain, subtask, outbox, around))
-    return hosted
+    return [_host(plan, chain, subtask, outbox, around) for chain, subtask in plan.hosted_in(slot)]
 
 
 def _host(plan: JobPlan, chain: Chain, subtask: int, outbox: Outbox, around: OperatorSurroundings) -> HostedChain:
@@ -119,6 +116,9 @@ def _host(plan: JobPlan, chain: Chain, subtask: int, outbox: Outbox, around: Ope
     writers: list[EdgeWriter] = []
     for planned in chain.operators:
         operator = running[planned.uid]
+        keys = keys_of(planned.operator.spec)
+        if keys and around.hot_keys:
+            operator.hot_keys = KeySampler(keys, around.time.clock, seed=subtask)
         emits: dict[str, list[Emit]] = {}
         watermarks: list[Callable[[int], None]] = []
         for link in planned.chained:

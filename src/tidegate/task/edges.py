@@ -211,6 +211,7 @@ class EdgeWriter:
             half = len(batch) // 2
             first = self._send_batch(target, batch.slice(0, half))
             return first + self._send_batch(target, batch.slice(half, len(batch)))
+        self._owner.bytes_out += len(payload)
         self._outbox.send(
             self._slots[target],
             Kind.RECORDS,

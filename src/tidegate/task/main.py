@@ -239,11 +239,14 @@ def _loaded(plan: bytes, modules: str) -> JobPlan:
     try:
         loaded: JobPlan = cloudpickle.loads(plan)
     except (ImportError, AttributeError) as error:
+        lacks = (
+            f" has no module {error.name!r}" if isinstance(error, ModuleNotFoundError) else " differs from the driver's"
+        )
         raise UnshippableFunction(
-            f"an executor cannot load the functions of the job ({type(error).__name__}: {error}). Functions and classes of "
-            "the main program are sent along, and modules beside it are found where executors see its folder; others must "
-            "be there: install them on the executors, put them on their PYTHONPATH, or send them with "
-            "spark.sparkContext.addPyFile(...)."
+            f"an executor cannot load the functions of the job ({type(error).__name__}: {error}): its Python "
+            f"({sys.executable} on {socket.gethostname()}){lacks}. What the main program defines is sent along, and modules "
+            "beside it; others are shipped with `tidegate run --py-files`, installed packages in an environment with "
+            "--archives, or must be installed where the executors run."
         ) from error
     return loaded
 

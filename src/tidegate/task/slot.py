@@ -124,6 +124,7 @@ class Slot:
             time=Time(clock, wall_clock),
             backends=StateBackends(program.settings.state, wall_clock),
             sleep=sleep,
+            hot_keys=program.settings.hot_keys,
             send_to_driver=lambda uid, subtask, topic, payload: control.send(ToDriver(uid, subtask, topic, payload)),
         )
         self.chains = host_chains(program.plan, self.id, self.outbox, around)
@@ -445,6 +446,7 @@ class Slot:
         elif frame.kind is Kind.WATERMARK:
             chain.on_watermark((frame.edge, frame.origin), frame.value)
         else:
+            operator.bytes_in += len(frame.payload)
             batch = decode_records(frame, edge.record_type)
             self._work = FrameAtHand(operator, edge.edge.input_index, frame, batch)
             self._go_on()

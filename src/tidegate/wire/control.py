@@ -34,6 +34,20 @@ class Ready(Message, frozen=True):
     rejected_copies: int = 0  # that were there, and not what the checkpoint's metadata says
 
 
+class HotKey(msgspec.Struct, frozen=True):
+    """A key that many records had."""
+
+    key: str  # as text, shortened
+    records: int  # at least so many, estimated
+
+
+class HotKeys(msgspec.Struct, frozen=True):
+    """The hottest keys of one subtask of a keyed operator, of late."""
+
+    records: int  # of all keys, estimated the same way
+    keys: list[HotKey]  # the hottest first
+
+
 class OperatorMetrics(msgspec.Struct, frozen=True):
     """One subtask of one operator, since the start of the attempt."""
 
@@ -43,6 +57,9 @@ class OperatorMetrics(msgspec.Struct, frozen=True):
     records_out: int
     watermark: int | None = None  # event time in ms; None where there is none yet
     counters: dict[str, int] = {}  # the user's own, ctx.counter(name)
+    bytes_in: int = 0  # of records, from other slots; none inside a chain
+    bytes_out: int = 0
+    hot_keys: HotKeys | None = None  # None where the operator has no keys
 
 
 class LogLine(msgspec.Struct, frozen=True):

@@ -32,8 +32,13 @@ export function explained(story, link) {
       ...story.vertices.map((vertex) => [vertex.name, timeline(vertex, longest), ...PHASES.map(([phase]) => format.span(vertex[phase])), format.span(vertex.total)]),
     ]),
     storing === null ? null : h("p", { class: "hint" }, `Then, in the driver: ${format.span(storing)} until the checkpoint stood in the log.`),
-    h("h3", null, "Largest states"), table([["Operator"], ["Subtask", 1], ["Size", 1]], story.largestStates.map((entry) => [h("code", null, entry.uid), entry.subtask, format.bytes(entry.size)])));
+    h("h3", null, "Largest states"), table([["Operator"], ["Subtask", 1], ["Size", 1]], story.largestStates.map((entry) => [h("code", null, entry.uid), entry.subtask, format.bytes(entry.size)])),
+    h("h3", null, "Hottest keys when it ended"), hotKeys(story.hottestKeys));
 }
+
+// Sampled, so the share is what a key had at least.
+export const hotKeys = (keys) => table([["Key"], ["Operator"], ["Subtask", 1], ["Part of its records", 1]],
+  keys.map((hot) => [h("code", { class: "path" }, hot.key), h("code", null, hot.uid), hot.subtask, format.percent(hot.share, 1)]), { none: "None stands out" });
 
 const timeline = (part, longest) => share(PHASES.map(([phase, title]) => [phase, part[phase] / longest, title]), PHASES.map(([phase, title]) => `${title} ${format.span(part[phase])}`).join(" · "));
 

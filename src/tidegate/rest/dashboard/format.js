@@ -40,7 +40,7 @@ export function time(ms) {
   return date.toDateString() === new Date().toDateString() ? clock : `${date.toISOString().slice(0, 10)} ${clock}`;
 }
 
-export const percent = (part) => (known(part) ? `${Math.round(part * 100)}%` : NOTHING);
+export const percent = (part, digits = 0) => (known(part) ? `${(part * 100).toFixed(digits)}%` : NOTHING);
 
 // Of a watermark: the end of event time is no date.
 export function eventTime(value) {

@@ -2,24 +2,27 @@
 
 import { get, values } from "./api.js";
 import { card, h, table } from "./dom.js";
+import { hotKeys } from "./explain.js";
 import * as format from "./format.js";
 import { badge } from "./pieces.js";
 import { bars, load } from "./plot.js";
 
 const indexes = (vertex) => Array.from({ length: vertex.parallelism }, (_, index) => index);
 
-export async function subtasksTab({ path, vertex }) {
+export async function subtasksTab({ path, vertex, operators }) {
   const [details, pressure, found] = await Promise.all([get(path), get(`${path}/backpressure`),
     values(`${path}/metrics`, indexes(vertex).flatMap((i) => ["numRecordsInPerSecond", "numRecordsOutPerSecond", "inboxBytes"].map((name) => `${i}.${name}`)))]);
-  return card("Subtasks", table(
-    [["Subtask", 1], ["Status"], ["Attempt", 1], ["Host: process"], ["Records in", 1], ["Records out", 1], ["In /s", 1], ["Out /s", 1], ["Load"], ["Inbox", 1], ["Started"], ["For", 1]],
+  const hot = operators.filter((operator) => operator.vertex === vertex.id).flatMap((operator) => operator.hotKeys);
+  return [card("Subtasks", table(
+    [["Subtask", 1], ["Status"], ["Attempt", 1], ["Host: process"], ["Records in", 1], ["Records out", 1], ["Bytes in", 1], ["Bytes out", 1], ["In /s", 1], ["Out /s", 1], ["Load"], ["Inbox", 1], ["Started"], ["For", 1]],
     details.subtasks.map((task, i) => {
       const part = pressure.subtasks[i];
       const isKnown = part && part.busyRatio + part.idleRatio + part.ratio > 0;
       return [task.subtask, badge(task.status), task.attempt + 1, task.endpoint, format.count(task.metrics["read-records"]), format.count(task.metrics["write-records"]),
+        format.bytes(task.metrics["read-bytes"]), format.bytes(task.metrics["write-bytes"]),
         format.rate(found.get(`${i}.numRecordsInPerSecond`)), format.rate(found.get(`${i}.numRecordsOutPerSecond`)),
         isKnown ? load(part.busyRatio, part.ratio, part.idleRatio) : load(null), format.bytes(found.get(`${i}.inboxBytes`)), format.time(task["start-time"]), format.span(task.duration)];
-    })));
+    }))), hot.length ? card("Hottest keys of late", hotKeys(hot), h("p", { class: "hint" }, "From a sample. A key is processed by one subtask: one that has a large part of the records cannot be spread.")) : null];
 }
 
 export async function pressureTab({ path }) {

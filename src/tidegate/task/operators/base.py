@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tidegate.graph.plan import PlannedOperator
     from tidegate.state.backend import KeyedSnapshot, KeyedStateBackend
     from tidegate.state.operator_state import OperatorStateSnapshot, OperatorStateStore
+    from tidegate.task.hot_keys import KeySampler
     from tidegate.task.operators.checkpointed import OperatorStateKeeper
     from tidegate.types import RecordType
     from tidegate.wire.control import SubtaskRestore
@@ -64,6 +65,7 @@ class RunningOperator:
     backend: KeyedStateBackend | None = None
     keeper: OperatorStateKeeper | None = None  #: of the operator state, where the user's object has some
     counters: Counters | None = None  #: the user's own, where the function has a context
+    hot_keys: KeySampler | None = None  #: where there are keys
 
     def __init__(self, planned: PlannedOperator, subtask: int) -> None:
         self.planned = planned
@@ -75,6 +77,8 @@ class RunningOperator:
         self.ended = False  #: end_input has run, in this attempt or before
         self.records_in = 0
         self.records_out = 0
+        self.bytes_in = 0  #: of frames; nothing inside a chain
+        self.bytes_out = 0
         self.watermark = MIN_WATERMARK  #: event time has come this far; restored as the minimum over the old subtasks
         self._emits: dict[str, Emit] = {}
         self._watermark_targets: list[Callable[[int], None]] = []
@@ -100,6 +104,8 @@ class RunningOperator:
         self.records_in += len(batch)
         try:
             self.process(batch, input_index)
+            if self.hot_keys is not None:
+                self.hot_keys.note(batch, input_index)
         except OperatorFailed:
             raise
         except Exception as error:
@@ -130,6 +136,9 @@ class RunningOperator:
             records_out=self.records_out,
             watermark=None if self.watermark == MIN_WATERMARK else self.watermark,
             counters={} if self.counters is None else self.counters.values(),
+            bytes_in=self.bytes_in,
+            bytes_out=self.bytes_out,
+            hot_keys=None if self.hot_keys is None else self.hot_keys.hottest(),
         )
 
     # -- for subclasses -----------------------------------------------------------------------------------------

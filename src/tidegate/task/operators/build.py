@@ -31,6 +31,7 @@ class OperatorSurroundings:
     time: Time
     backends: StateBackends
     sleep: Callable[[float], None]
+    hot_keys: bool
     send_to_driver: Callable[[str, int, str, bytes], None]  #: (uid, subtask, topic, payload)
 
 
