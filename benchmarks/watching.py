@@ -1,92 +1,142 @@
-"""What watching costs: a keyed sum with checkpoints each second, with and without another process that asks once a second for
-all that the dashboard shows and for all metrics.
+"""What watching costs: one keyed sum without an end, with checkpoints each second, while another process asks once a second for
+all that the dashboard shows and for all metrics, or keeps still, in turn.
 
-    python benchmarks/watching.py [rounds] [records]
+    python benchmarks/watching.py [pairs] [seconds of each half]
 
-Last line, JSON: `ratio` = watched / unwatched, the median over the rounds, which are interleaved.
+A rate is taken by the slots' own clocks, from their heartbeats. Both halves of a pair are of the same run, one after the other,
+and the order is turned round pair by pair: what changes slowly, or from run to run, is the same for both.
+
+Last line, JSON: `ratio` = watched / unwatched, the median over the pairs; `look_s`: how long one look takes.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import subprocess
 import sys
+import threading
 import time
-import urllib.request
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+import bare
 import harness
 import throughput
 
-from tidegate.config import JobConfig
-from tidegate.rest.server import RestSettings, server_for
+import tidegate as tg
+from tidegate.coordinator.observing import JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PATHS = ("", "/operators", "/checkpoints", "/exceptions", "/logs")
+    from tidegate.client import JobClient
+
+PATHS = ("", "/operators", "/checkpoints", "/checkpoint-history", "/exceptions", "/logs")
+WARM_UP_S = 10.0
+SETTLE_S = 1.5  #: after a change: the heartbeat that stems from before it
 
 
-def ask(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        return json.load(answer) if "json" in answer.headers["Content-Type"] else answer.read()
+def look(url: str) -> None:
+    """A browser's part, without the drawing: one connection, kept open. "on" and "off" come by standard input."""
+    watching = threading.Event()
 
+    def listen() -> None:
+        for line in sys.stdin:
+            (watching.set if line.strip() == "on" else watching.clear)()
 
-def watch(url: str) -> None:
-    """Until killed: once a second, what the dashboard asks for, of every job that runs. Says how many rounds it made."""
+    threading.Thread(target=listen, daemon=True).start()
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+
+    def ask(path: str) -> bytes:
+        connection.request("GET", path)
+        return connection.getresponse().read()
+
+    (job,) = [entry["jid"] for entry in json.loads(ask("/jobs/overview"))["jobs"]]
     while True:
+        watching.wait()
         began = time.monotonic()
-        for job in ask(f"{url}/jobs/overview")["jobs"]:
-            if job["end-time"] < 0:
-                for path in PATHS:
-                    ask(f"{url}/jobs/{job['jid']}{path}")
-        ask(f"{url}/metrics")
-        print(time.monotonic() - began, flush=True)
-        time.sleep(max(0.0, 1.0 - (time.monotonic() - began)))
+        for path in ("/jobs/overview", *(f"/jobs/{job}{path}" for path in PATHS), "/metrics"):
+            ask(path)
+        took = time.monotonic() - began
+        print(took, flush=True)
+        time.sleep(max(0.0, 1.0 - took))
 
 
 @contextmanager
-def watched(url: str, took: list[float]) -> Iterator[None]:
-    process = subprocess.Popen([sys.executable, __file__, "--watch", url], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    took.append(float(process.stdout.readline()))  # it is up
+def onlooker(url: str, took: list[float]) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, __file__, "--look", url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
-        yield
+        yield process
     finally:
         process.kill()
+        assert process.stdout is not None
         took += [float(line) for line in process.stdout.read().split()]
         process.wait()
 
 
-def main(rounds: int = 7, records: int = 40_000_000) -> None:
+def counted(client: JobClient) -> tuple[int, float]:
+    """Records that the keyed subtasks have taken in, and the time on their slots' clocks."""
+    records, clocks = 0, []
+    for heartbeat in client.view.snapshot().heartbeats.values():
+        for metrics in heartbeat.operators:
+            if metrics.uid == "total":
+                records += metrics.records_in
+                clocks.append((heartbeat.busy_ms + heartbeat.idle_ms + heartbeat.backpressured_ms) / 1000)
+    return records, sum(clocks) / len(clocks)
+
+
+def rate(client: JobClient, seconds: float) -> float:
+    time.sleep(SETTLE_S)
+    before, began = counted(client)
+    time.sleep(seconds)
+    after, ended = counted(client)
+    return (after - before) / (ended - began)
+
+
+def main(pairs: int = 12, seconds: float = 6.0) -> None:
     spark = harness.session()
-    throughput.run(spark, 2_000_000, True)
-    url = server_for(RestSettings.of(JobConfig())).url
+    env = tg.StreamEnvironment("watching", parallelism=bare.WIDTH, spark=spark)
+    env.checkpointing(every="1s", storage=harness.fresh_folder("watching").as_uri())
+    source = tg.DataGenerator(throughput.numbers, vectorised=True, type=throughput.NUMBERS, splits=bare.WIDTH)
+    stream = env.from_source(source, uid="source").key_by("k")
+    stream.process_batches(throughput.Total(), uid="total", returns=throughput.TIMES).collect(uid="times")
+    client = env.execute_async()
+    while client.status is not JobStatus.RUNNING:
+        time.sleep(0.1)
+    time.sleep(WARM_UP_S)
     took: list[float] = []
+    assert client.url is not None
+    with onlooker(client.url, took) as process:
 
-    def run_watched() -> float:
-        with watched(url, took):
-            return throughput.run(spark, records, True)
+        def half(word: str) -> float:
+            assert process.stdin is not None
+            process.stdin.write(f"{word}\n")
+            process.stdin.flush()
+            return rate(client, seconds)
 
-    results = harness.interleave(
-        rounds, {"watched": run_watched, "unwatched": lambda: throughput.run(spark, records, True)}
-    )
+        results = harness.interleave(pairs, {"watched": lambda: half("on"), "unwatched": lambda: half("off")})
+    checkpoints = client.view.snapshot().completed
+    client.cancel()
+    client.wait()
     ratios = harness.ratios(results["watched"], results["unwatched"])
-    harness.finish(
-        {
-            "ratio": round(harness.median(ratios), 3),
-            "ratios": [round(ratio, 3) for ratio in ratios],
-            "watched_per_s": round(harness.median(results["watched"])),
-            "unwatched_per_s": round(harness.median(results["unwatched"])),
-            "looks": len(took),
-            "look_s": round(harness.median(took), 4),
-        }
-    )
+    summary: dict[str, Any] = {
+        "ratio": round(harness.median(ratios), 3),
+        "ratios": [round(ratio, 3) for ratio in ratios],
+        "watched_per_s": round(harness.median(results["watched"])),
+        "unwatched_per_s": round(harness.median(results["unwatched"])),
+        "checkpoints": checkpoints,
+        "looks": len(took),
+        "look_s": round(harness.median(took), 4),
+    }
+    harness.finish(summary)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--watch"]:
-        watch(sys.argv[2])
+    if sys.argv[1:2] == ["--look"]:
+        look(sys.argv[2])
     else:
-        main(*map(int, sys.argv[1:]))
+        main(*(type_(text) for type_, text in zip((int, float), sys.argv[1:])))

@@ -52,11 +52,11 @@ def test_the_dashboard_shows_a_job_and_acts_on_it(tmp_path: Path) -> None:
 
             # Every tab shows what the job does.
             tabs = {
-                f"subtasks/{vertices[1]}": "RUNNING",
+                f"subtasks/{vertices[1]}": "Hottest keys of late",
                 f"metrics/{vertices[1]}": "numRecordsIn",
                 f"accumulators/{vertices[1]}": "seen",
                 f"backpressure/{vertices[1]}": "OK",
-                f"checkpoints/details/NEWEST/{vertices[1]}": "The last to acknowledge was",
+                f"checkpoints/details/NEWEST/{vertices[1]}": "Hottest keys when it ended",
                 "exceptions": "No failure so far",
                 "log": "RUNNING",
                 "configuration": "interval_s",

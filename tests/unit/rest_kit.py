@@ -14,6 +14,7 @@ from typing import Any
 from cli_kit import attempt, checkpoint, failed, planned_sums, reported, started, status
 
 from tidegate.config import JobConfig
+from tidegate.coordinator.hottest import OperatorKey
 from tidegate.coordinator.observing import (
     AttemptFailed,
     CheckpointChanged,
@@ -195,7 +196,7 @@ def lived(view: JobView) -> None:
         status(JobStatus.RESTARTING, "in 1.0 s: bad", at=1010.0),
         started(2, restored_from=2),
         status(JobStatus.RUNNING, at=1012.0),
-        completed(4),
+        completed(4, hot_keys=(OperatorKey("sums", 1, "key-1", 0.25, 100),)),
         *beats(1),
         *beats(2),
     ):

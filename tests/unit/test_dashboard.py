@@ -87,13 +87,15 @@ def test_the_page_comes_with_a_strict_policy_and_is_not_sent_twice(rest: Rest) -
 @pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 1280), (True, 390)])
 def test_every_tab_loads_asks_nobody_else_and_fits(rest: Rest, browser: Browser, dark: bool, width: int) -> None:
     with screen(browser, rest.server.url, rest.job.id, dark=dark, width=width) as shown:
-        for tab in TABS:
+        for tab in [*TABS, f"subtasks/{rest.vertex(1)}"]:
             page = shown.show(tab)
             assert not page.is_visible("#silence")
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
                 f"{tab} is wider than the screen"
             )
-            shown.keep(f"{'dark' if dark else 'light'}-{width}-{tab.replace('/', '-')}")
+            shown.keep(
+                f"{'dark' if dark else 'light'}-{width}-{tab.replace('/', '-').replace(rest.vertex(1), 'keyed')}"
+            )
         shown.assert_clean()
 
 
@@ -126,6 +128,10 @@ def test_a_checkpoint_is_explained(rest: Rest, shown: Screen) -> None:
     story = rest.get("/jobs/{job}/checkpoints/details/4/explain")
     assert f"{story['slowest']['vertex']}, subtask {story['slowest']['subtask']}, after 400 ms" in shown.text()
     assert "Largest states" in shown.text()
+    (hot,) = story["hottestKeys"]
+    assert f"{hot['key']}\t{hot['uid']}\t{hot['subtask']}\t25.0%" in shown.text()
+    shown.show(f"subtasks/{rest.vertex(1)}")
+    assert "key-0\tsums\t0\t12.5%" in shown.text()
     shown.show("checkpoints/details/3")
     assert "Not acknowledged:" in shown.text()
 

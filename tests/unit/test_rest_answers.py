@@ -169,7 +169,7 @@ def test_explain_has_the_keys_that_were_hot_when_the_checkpoint_ended() -> None:
         lived(rest.hands.view)
         hot = OperatorKey("sums", 1, "key-1", 0.41237, 1000)
         rest.hands.view.publish(completed(5, hot_keys=(hot,)))
-        found = [rest.get(f"/jobs/{{job}}/checkpoints/details/{id}/explain")["hottestKeys"] for id in (4, 5)]
+        found = [rest.get(f"/jobs/{{job}}/checkpoints/details/{id}/explain")["hottestKeys"] for id in (2, 5)]
         assert found == [[], [{"uid": "sums", "subtask": 1, "key": "key-1", "share": 0.4124, "records": 1000}]]
 
 

@@ -12,11 +12,11 @@ import os
 import sys
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tidegate.cli import tables
-from tidegate.cli.jobs import EXIT_DONE, EXIT_NOT_FOUND, EXIT_USAGE
+from tidegate.cli.jobs import EXIT_DONE, EXIT_NOT_FOUND, EXIT_USAGE, show_on_terminal
 from tidegate.cli.wording import counted, how_big, how_long_whole
 from tidegate.errors import ConfigurationError, StorageError
 from tidegate.storage.log import JobLog, LogKind, LogRecord
@@ -44,8 +44,7 @@ def history(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(value, ensure_ascii=False))
     else:
-        shown = _job_table(value) if options.job is None else _job_page(value)
-        Console(highlight=False, soft_wrap=not sys.stdout.isatty()).print(shown)
+        show_on_terminal(lambda width: _job_table(value) if options.job is None else _job_page(value, width))
     return EXIT_DONE
 
 
@@ -137,8 +136,8 @@ def _job_table(jobs: list[dict[str, Any]]) -> RenderableType:
     return made
 
 
-def _job_page(job: dict[str, Any]) -> RenderableType:
-    head = Text(job["name"], style="bold").append("  ").append_text(tables.state(job["state"]))
+def _job_page(job: dict[str, Any], width: int) -> RenderableType:
+    head = Text.assemble((job["name"], "bold"), "  ", tables.state(job["state"]))
     head.append(f"  {counted(job['runs-total'], 'run')} · {counted(job['checkpoints'], 'checkpoint')}", style="dim")
     parts: list[RenderableType] = [head]
     for run in job["runs"]:
@@ -153,7 +152,7 @@ def _job_page(job: dict[str, Any]) -> RenderableType:
                 parts.append(
                     Text(f"  {tables.clock(failure['timestamp'])} {failure['stacktrace'].splitlines()[0]}", style="red")
                 )
-            parts.append(tables.checkpoint_table(statistics["checkpoints"]["history"][:20]))
+            parts.append(tables.checkpoint_table(statistics["checkpoints"]["history"][:20], width))
         elif run["checkpoints"]:
             made = tables.table("id", "completed", "size", numbers=("id", "size"))
             for checkpoint in run["checkpoints"][-20:]:

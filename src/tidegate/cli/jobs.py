@@ -53,11 +53,18 @@ def _escaped(text: str) -> str:
     return text.replace("[", r"\[")
 
 
-def _show(options: argparse.Namespace, value: Any, shown: Callable[[], RenderableType]) -> None:
+def _show(options: argparse.Namespace, value: Any, shown: Callable[[int], RenderableType]) -> None:
+    """`shown` is told how many columns there are."""
     if options.json:
         print(json.dumps(value, ensure_ascii=False))
     else:
-        Console(highlight=False, soft_wrap=not sys.stdout.isatty()).print(shown())
+        show_on_terminal(shown)
+
+
+def show_on_terminal(shown: Callable[[int], RenderableType]) -> None:
+    """What is not a terminal has room for everything."""
+    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    console.print(shown(console.width if sys.stdout.isatty() else tables.WIDE))
 
 
 @contextmanager
@@ -91,7 +98,7 @@ def list_jobs(options: argparse.Namespace) -> int:
         elif not options.json:
             _say(f"{job.name}: its driver at {job.server.url} does not answer")
     nothing = "no job is running" + (f" at {options.address}" if options.address else " on this machine")
-    _show(options, found, lambda: tables.job_list(found) if found else nothing)
+    _show(options, found, lambda _: tables.job_list(found) if found else nothing)
     return EXIT_DONE
 
 
@@ -108,7 +115,7 @@ def status(options: argparse.Namespace) -> int:
         "counters": {entry["name"]: int(entry["value"]) for entry in counters},
         "failures": job.ask("/exceptions")["exceptionHistory"]["entries"],
     }
-    _show(options, value, lambda: tables.status(details, operators, checkpoints))
+    _show(options, value, lambda width: tables.status(details, operators, checkpoints, width))
     return EXIT_DONE
 
 
@@ -118,11 +125,11 @@ def checkpoints(options: argparse.Namespace) -> int:
     if options.id is not None:
         details = job.ask(f"/checkpoints/details/{options.id}")
         explained = job.ask(f"/checkpoints/details/{options.id}/explain")
-        _show(options, details | {"explain": explained}, lambda: tables.checkpoint_details(details, explained))
+        _show(options, details | {"explain": explained}, lambda _: tables.checkpoint_details(details, explained))
         return EXIT_DONE
     answer = job.ask("/checkpoints")
     history = answer["history"][: options.last]
-    _show(options, answer | {"history": history}, lambda: tables.checkpoint_table(history))
+    _show(options, answer | {"history": history}, lambda width: tables.checkpoint_table(history, width))
     return EXIT_DONE
 
 
@@ -158,7 +165,7 @@ def take_checkpoint(options: argparse.Namespace) -> int:
     job = _job(options)
     with _busy(options, f"checkpoint of {job.name} ..."):
         done = job.operate("POST", "/checkpoints", "/checkpoints", {"checkpointType": "CONFIGURED"})
-    _show(options, done, lambda: f"checkpoint {done['checkpointId']} is complete")
+    _show(options, done, lambda _: f"checkpoint {done['checkpointId']} is complete")
     return EXIT_DONE
 
 
@@ -168,7 +175,7 @@ def savepoint(options: argparse.Namespace) -> int:
     body = {"target-directory": options.to, "cancel-job": False, "formatType": options.format.upper()}
     with _busy(options, f"savepoint of {job.name} ..."):
         done = job.operate("POST", "/savepoints", "/savepoints", body)
-    _show(options, done, lambda: f"savepoint: {done['location']}")
+    _show(options, done, lambda _: f"savepoint: {done['location']}")
     return EXIT_DONE
 
 
@@ -178,7 +185,7 @@ def stop(options: argparse.Namespace) -> int:
     body = {"targetDirectory": options.to, "drain": options.drain, "formatType": options.format.upper()}
     with _busy(options, f"{'draining' if options.drain else 'stopping'} {job.name} ..."):
         done = job.operate("POST", "/stop", "/savepoints", body)
-    _show(options, done, lambda: f"{job.name} has stopped; savepoint: {done['location']}")
+    _show(options, done, lambda _: f"{job.name} has stopped; savepoint: {done['location']}")
     return EXIT_DONE
 
 
@@ -188,7 +195,7 @@ def cancel(options: argparse.Namespace) -> int:
     job.ask("?mode=cancel", "PATCH", {})
     with _busy(options, f"canceling {job.name} ..."):
         _await_end(job)
-    _show(options, {"jid": job.id, "name": job.name, "canceled": True}, lambda: f"{job.name} is canceled")
+    _show(options, {"jid": job.id, "name": job.name, "canceled": True}, lambda _: f"{job.name} is canceled")
     return EXIT_DONE
 
 
@@ -209,5 +216,5 @@ def rescale(options: argparse.Namespace) -> int:
     with _busy(options, f"rescaling {job.name} ..."):
         done = job.operate("PATCH", f"/rescaling?parallelism={options.parallelism}", "/rescaling", {})
     gap = f"; the gap was {done['gap-ms'] / 1000:.1f} s" if "gap-ms" in done else ""
-    _show(options, done, lambda: f"{job.name} runs with parallelism {options.parallelism}{gap}")
+    _show(options, done, lambda _: f"{job.name} runs with parallelism {options.parallelism}{gap}")
     return EXIT_DONE

@@ -141,7 +141,7 @@ class JobScreen:
         view = self._view
         if self._config.interval_s is None and not view.checkpoints:
             return []
-        heading = Text("checkpoints", style="dim", no_wrap=True, overflow="ellipsis")
+        heading = Text(no_wrap=True, overflow="ellipsis").append("checkpoints", style="dim")
         heading.append(f"  {view.completed:,} completed")
         if view.failed:
             heading.append(f", {view.failed:,} failed", style="red")
@@ -156,7 +156,7 @@ class JobScreen:
         failed = self._failed_at
         if failed is None or self._view.status is JobStatus.FAILED:
             return []  # the error itself is shown when the job has failed for good
-        heading = Text("latest failure", style="red", no_wrap=True, overflow="ellipsis")
+        heading = Text(no_wrap=True, overflow="ellipsis").append("latest failure", style="red")
         heading.append(f"  attempt {failed.attempt}, {how_long_whole(now - failed.at)} ago", style="dim")
         lines = failed.error.strip().splitlines()[:FAILURE_LINES]
         return [heading, *(Padding(Text(line.strip()[:FAILURE_CHARACTERS]), (0, 0, 0, 2)) for line in lines)]

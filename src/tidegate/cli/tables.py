@@ -24,6 +24,7 @@ STATE_STYLES = {
 
 
 HOTTEST = 5  #: keys that `status` shows
+WIDE = 110  #: columns from which everything is shown
 
 
 def state(word: str) -> Text:
@@ -34,12 +35,20 @@ def table(*columns: str, numbers: Iterable[str] = ()) -> Table:
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     right = set(numbers)
     for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        made.add_column(
+            column, justify="right" if column in right else "left", overflow="fold", no_wrap=column in right
+        )
     return made
 
 
 def at(milliseconds: float) -> str:
     return "" if milliseconds <= 0 else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(milliseconds / 1000))
+
+
+def lately(milliseconds: float) -> str:
+    """Without the date, when it is today's."""
+    today = time.strftime("%Y-%m-%d ")
+    return at(milliseconds).removeprefix(today)
 
 
 def clock(milliseconds: float) -> str:
@@ -61,7 +70,9 @@ def job_list(jobs: list[dict[str, Any]]) -> RenderableType:
     return made
 
 
-def status(details: dict[str, Any], operators: list[dict[str, Any]], checkpoints: dict[str, Any]) -> RenderableType:
+def status(
+    details: dict[str, Any], operators: list[dict[str, Any]], checkpoints: dict[str, Any], width: int
+) -> RenderableType:
     head = Text()
     head.append(details["name"], style="bold").append("  ").append_text(state(details["state"]))
     facts = [
@@ -76,7 +87,7 @@ def status(details: dict[str, Any], operators: list[dict[str, Any]], checkpoints
     parts: list[RenderableType] = [head]
     if details["status-detail"]:
         parts.append(Text(f"  {details['status-detail']}", style="yellow"))
-    parts += [Text(""), operator_table(operators), Text(""), checkpoint_summary(checkpoints)]
+    parts += [Text(""), operator_table(operators, width), Text(""), checkpoint_summary(checkpoints)]
     hot = sorted((key for operator in operators for key in operator["hotKeys"]), key=lambda key: -key["share"])
     if hot:
         parts += [Text(""), hot_keys(hot[:HOTTEST])]
@@ -87,41 +98,47 @@ def status(details: dict[str, Any], operators: list[dict[str, Any]], checkpoints
     if counters:
         parts += [
             Text(""),
-            Text("counters  ", style="dim") + Text(", ".join(f"{n} {v:,}" for n, v in sorted(counters.items()))),
+            Text.assemble(("counters  ", "dim"), ", ".join(f"{n} {v:,}" for n, v in sorted(counters.items()))),
         ]
     return Group(*parts)
 
 
 def hot_keys(keys: list[dict[str, Any]]) -> Table:
     """With the part of the operator's records that each had, of late."""
-    made = table("hottest keys", "operator", "subtask", "records", numbers=("subtask", "records"))
+    made = table("hottest keys", "operator", "subtask", "part", numbers=("subtask", "part"))
     for hot in keys:
         made.add_row(Text(hot["key"]), hot["uid"], str(hot["subtask"]), f"{hot['share']:.1%}")
     return made
 
 
-def operator_table(operators: list[dict[str, Any]]) -> Table:
-    columns = ("operator", "par", "in/s", "out/s", "in", "out", "busy", "idle", "back-pr.", "state", "event time lag")
+def operator_table(operators: list[dict[str, Any]], width: int) -> Table:
+    """On a narrow terminal without what can be done without; a column that nobody fills is left out."""
+    rows = [_operator_cells(operator, width >= WIDE) for operator in operators]
+    columns = [column for column in rows[0] if any(str(row[column]) for row in rows)] if rows else []
     made = table(*columns, numbers=columns[1:])
-    for operator in operators:
-        is_head = operator["isHead"]
-        name = Text("" if is_head else "└ ", style="dim").append(operator["name"], style="not dim")
-        if operator["uid"] != operator["name"] and "~" not in operator["uid"]:
-            name.append(f" {operator['uid']}", style="dim")
-        pressure = operator["backPressured"]
-        made.add_row(
-            name,
-            str(operator["parallelism"]),
-            _rate(operator["inPerSecond"]),
-            _rate(operator["outPerSecond"]),
-            how_many(operator["recordsIn"]),
-            how_many(operator["recordsOut"]),
-            *((_part(operator["busy"]), _part(operator["idle"])) if is_head else ("", "")),
-            Text(_part(pressure) if is_head else "", style="red" if (pressure or 0) > 0.1 else ""),
-            how_big(operator["stateSize"]) if operator["stateSize"] else "",
-            "" if operator["watermarkLag"] is None else how_long(operator["watermarkLag"] / 1000),
-        )
+    for row in rows:
+        made.add_row(*(row[column] for column in columns))
     return made
+
+
+def _operator_cells(operator: dict[str, Any], with_all: bool) -> dict[str, str | Text]:
+    is_head, pressure, lag = operator["isHead"], operator["backPressured"], operator["watermarkLag"]
+    name = Text.assemble(("" if is_head else "└ ", "dim"), operator["name"])
+    if with_all and operator["uid"] != operator["name"] and "~" not in operator["uid"]:
+        name.append(f" {operator['uid']}", style="dim")
+    return {
+        "operator": name,
+        "par": str(operator["parallelism"]),
+        "in/s": _rate(operator["inPerSecond"]),
+        "out/s": _rate(operator["outPerSecond"]),
+        "in": how_many(operator["recordsIn"]) if with_all else "",
+        "out": how_many(operator["recordsOut"]) if with_all else "",
+        "busy": _part(operator["busy"]) if is_head else "",
+        "idle": _part(operator["idle"]) if is_head and with_all else "",
+        "back-pr.": Text(_part(pressure) if is_head else "", style="red" if (pressure or 0) > 0.1 else ""),
+        "state": how_big(operator["stateSize"]) if operator["stateSize"] else "",
+        "event time lag" if with_all else "lag": "" if lag is None else how_long(lag / 1000),
+    }
 
 
 def _rate(value: float | None) -> str:
@@ -134,8 +151,7 @@ def _part(value: float | None) -> str:
 
 def checkpoint_summary(checkpoints: dict[str, Any]) -> RenderableType:
     counts = checkpoints["counts"]
-    line = Text("checkpoints  ", style="dim")
-    line.append(f"{counts['completed']:,} completed", style="not dim")
+    line = Text.assemble(("checkpoints  ", "dim"), f"{counts['completed']:,} completed")
     if counts["failed"]:
         line.append(f", {counts['failed']:,} failed", style="red")
     if counts["in_progress"]:
@@ -143,34 +159,39 @@ def checkpoint_summary(checkpoints: dict[str, Any]) -> RenderableType:
     latest = checkpoints["latest"]["completed"]
     if latest:
         took, size = how_long(latest["end_to_end_duration"] / 1000), how_big(latest["state_size"])
-        line.append(f"; latest {latest['id']}: {took}, {size}", style="not dim")
+        line.append(f"; latest {latest['id']}: {took}, {size}")
     restored = checkpoints["latest"]["restored"]
     if restored:
-        line.append(f"; restored from {restored['id']} at {clock(restored['restore_timestamp'])}", style="not dim")
+        line.append(f"; restored from {restored['id']} at {lately(restored['restore_timestamp'])}")
     return line
 
 
-def checkpoint_table(history: list[dict[str, Any]]) -> RenderableType:
-    columns = ("id", "status", "type", "triggered", "took", "size", "acks", "held back", "")
-    made = table(*columns, numbers=("id", "took", "size", "acks", "held back"))
+def checkpoint_table(history: list[dict[str, Any]], width: int) -> RenderableType:
+    """On a narrow terminal the reasons of failures and the paths of savepoints come below, where they can be read."""
+    with_all = width >= WIDE
+    columns = ("id", "status", "type", "triggered", "took", "size", "acks", *(("held back", "") if with_all else ()))
+    made = table(*columns, numbers=("id", "took", "size", "acks", "held back", "triggered"))
+    below: list[RenderableType] = []
     for entry in history:
-        more = entry.get("failure_message") or (entry.get("external_path") if entry["is_savepoint"] else "")
+        more = entry.get("failure_message") or (entry.get("external_path") if entry["is_savepoint"] else "") or ""
+        style = "red" if entry["status"] == "FAILED" else "dim"
         made.add_row(
             str(entry["id"]),
             state(entry["status"]),
-            entry["checkpoint_type"].lower().replace("_", " "),
-            at(entry["trigger_timestamp"]),
+            entry["checkpoint_type"].lower().replace("_", " ").removesuffix(" checkpoint"),
+            lately(entry["trigger_timestamp"]),
             how_long(entry["end_to_end_duration"] / 1000),
             how_big(entry["state_size"]),
             f"{entry['num_acknowledged_subtasks']}/{entry['num_subtasks']}",
-            how_big(entry["alignment_buffered"]),
-            Text(more or "", style="red" if entry["status"] == "FAILED" else "dim"),
+            *((how_big(entry["alignment_buffered"]), Text(more, style=style)) if with_all else ()),
         )
-    return made
+        if more and not with_all:
+            below.append(Text.assemble(f"{entry['id']}  ", (more, style)))
+    return Group(made, *([Text("")] if below else []), *below)
 
 
 def checkpoint_details(details: dict[str, Any], explained: dict[str, Any]) -> RenderableType:
-    head = Text(f"checkpoint {details['id']}  ", style="bold").append_text(state(details["status"]))
+    head = Text.assemble((f"checkpoint {details['id']}  ", "bold"), state(details["status"]))
     facts = [at(details["trigger_timestamp"]), how_big(details["state_size"])]
     if explained["duration"] is not None:
         facts.insert(1, how_long(explained["duration"] / 1000))
@@ -194,7 +215,7 @@ def checkpoint_details(details: dict[str, Any], explained: dict[str, Any]) -> Re
     if explained["storing"] is not None:
         parts.append(Text(f"storing metadata and log record: {how_long(explained['storing'] / 1000)}"))
     if explained["missing"]:
-        names = [f"{m['vertex']}#{m['subtask']}" for m in explained["missing"][:8]]
+        names = [f"{m['vertex']} #{m['subtask']}" for m in explained["missing"][:8]]
         parts.append(Text(f"no answer from {', '.join(names)}", style="red"))
     if explained["largestStates"]:
         largest = table("largest states", "subtask", "size", numbers=("subtask", "size"))
@@ -212,7 +233,9 @@ def log_line(line: dict[str, Any]) -> Text:
         place += f" {line['slot']}"
     if line["uid"]:
         place += f" {line['uid']}#{line['subtask']}"
-    shown = Text(at(line["at"] * 1000) + " ", style="dim")
-    shown.append(line["level"], style={"ERROR": "red", "WARNING": "yellow"}.get(line["level"], ""))
-    shown.append(f" [{place}] ", style="dim").append(f"{line['logger']}: ", style="dim").append(line["message"])
-    return shown
+    return Text.assemble(
+        (f"{at(line['at'] * 1000)} ", "dim"),
+        (line["level"], {"ERROR": "red", "WARNING": "yellow"}.get(line["level"], "")),
+        (f" [{place.strip()}] {line['logger']}: " if place else f" {line['logger']}: ", "dim"),
+        line["message"],
+    )

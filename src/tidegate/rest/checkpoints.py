@@ -49,11 +49,48 @@ class _Part:
         return sum(part.operator_bytes.get(uid, 0) for uid in self.vertex.uids)
 
 
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over the slots of one checkpoint. They are many, a page asks each second, and what has ended never changes."""
+
+    added: int
+    buffered: int
+    persisted: int
+    longest_s: float | None  #: from the trigger to the last acknowledgement
+    longest_alignment_s: float
+    state: int
+
+    @classmethod
+    def of(cls, checkpoint: CheckpointStatistics) -> Totals:
+        parts = list(checkpoint.acknowledged.values())
+        return cls(
+            added=_added(parts),
+            buffered=_buffered(parts),
+            persisted=_persisted(parts),
+            longest_s=max((part.acknowledged_after_s for part in parts), default=None),
+            longest_alignment_s=max((part.timings.alignment_s for part in parts), default=0.0),
+            state=sum(part.timings.state_bytes for part in parts),
+        )
+
+
+def totals_of(job: ServedJob, checkpoint: CheckpointStatistics) -> Totals:
+    """Computed once for each state of a checkpoint; forgotten with it."""
+    known = job.totals.get(checkpoint.checkpoint)
+    if known is None or known[0] is not checkpoint:
+        known = job.totals[checkpoint.checkpoint] = (checkpoint, Totals.of(checkpoint))
+        if len(job.totals) > 2 * len(job.view.checkpoints) + 10:
+            kept = job.view.snapshot().checkpoints
+            job.totals = {id: entry for id, entry in job.totals.items() if id in kept}
+    totals: Totals = known[1]
+    return totals
+
+
 def statistics(job: ServedJob) -> dict[str, Any]:
     snapshot = job.view.snapshot()
     vertices = job.vertices()
     newest_first = list(reversed(snapshot.checkpoints.values()))
     completed = [c for c in newest_first if c.status is CheckpointStatus.COMPLETED]
+    totals = [totals_of(job, c) for c in completed]
     return {
         "counts": {
             "restored": snapshot.restores,
@@ -63,48 +100,48 @@ def statistics(job: ServedJob) -> dict[str, Any]:
             "failed": snapshot.failed,
         },
         "summary": {
-            "checkpointed_size": summary([_added(c.acknowledged.values()) for c in completed]),
+            "checkpointed_size": summary([total.added for total in totals]),
             "state_size": summary([c.size_bytes for c in completed]),
             "end_to_end_duration": summary([ms(c.duration_s or 0.0) for c in completed]),
-            "alignment_buffered": summary([_buffered(c.acknowledged.values()) for c in completed]),
+            "alignment_buffered": summary([total.buffered for total in totals]),
             "processed_data": summary([0 for _ in completed]),
-            "persisted_data": summary([_persisted(c.acknowledged.values()) for c in completed]),
+            "persisted_data": summary([total.persisted for total in totals]),
         },
         "latest": {
-            "completed": _latest((c for c in completed if not is_savepoint(c)), vertices),
-            "savepoint": _latest((c for c in completed if is_savepoint(c)), vertices),
-            "failed": _latest((c for c in newest_first if c.status is CheckpointStatus.FAILED), vertices),
+            "completed": _latest(job, (c for c in completed if not is_savepoint(c)), vertices),
+            "savepoint": _latest(job, (c for c in completed if is_savepoint(c)), vertices),
+            "failed": _latest(job, (c for c in newest_first if c.status is CheckpointStatus.FAILED), vertices),
             "restored": _restored(snapshot),
         },
-        "history": [_common(c, vertices) for c in newest_first[:HISTORY]],
+        "history": [_common(job, c, vertices) for c in newest_first[:HISTORY]],
     }
 
 
 def history(job: ServedJob) -> dict[str, Any]:
     """What plots need of each checkpoint that is remembered, the oldest first: a few numbers. A route of our own."""
     checkpoints = list(job.view.snapshot().checkpoints.values())[-PLOTTED:]
-    return {"checkpoints": [_plotted(checkpoint) for checkpoint in checkpoints]}
+    return {"checkpoints": [_plotted(checkpoint, totals_of(job, checkpoint)) for checkpoint in checkpoints]}
 
 
-def _plotted(checkpoint: CheckpointStatistics) -> dict[str, Any]:
-    parts = list(checkpoint.acknowledged.values())
-    longest = max((part.acknowledged_after_s for part in parts), default=0.0)
+def _plotted(checkpoint: CheckpointStatistics, totals: Totals) -> dict[str, Any]:
     return {
         "id": checkpoint.checkpoint,
         "status": checkpoint.status.value,
         "trigger": ms(checkpoint.triggered_at),
-        "duration": ms(checkpoint.duration_s or longest),
-        "size": checkpoint.size_bytes or sum(part.timings.state_bytes for part in parts),
-        "added": _added(parts),
-        "alignment": ms(max((part.timings.alignment_s for part in parts), default=0.0)),
-        "buffered": _buffered(parts),
-        "persisted": _persisted(parts),
+        "duration": ms(checkpoint.duration_s or totals.longest_s or 0.0),
+        "size": checkpoint.size_bytes or totals.state,
+        "added": totals.added,
+        "alignment": ms(totals.longest_alignment_s),
+        "buffered": totals.buffered,
+        "persisted": totals.persisted,
     }
 
 
-def _latest(checkpoints: Iterable[CheckpointStatistics], vertices: list[Vertex]) -> dict[str, Any] | None:
+def _latest(
+    job: ServedJob, checkpoints: Iterable[CheckpointStatistics], vertices: list[Vertex]
+) -> dict[str, Any] | None:
     newest = next(iter(checkpoints), None)
-    return None if newest is None else _common(newest, vertices)
+    return None if newest is None else _common(job, newest, vertices)
 
 
 def _restored(snapshot: JobSnapshot) -> dict[str, Any] | None:
@@ -125,7 +162,7 @@ def details(job: ServedJob, id: int) -> dict[str, Any]:
     vertices = job.vertices()
     checkpoint = _find(job, id)
     parts = [_Part.of(vertex, checkpoint) for vertex in vertices]
-    return _common(checkpoint, vertices) | {
+    return _common(job, checkpoint, vertices) | {
         "tasks": {part.vertex.id: _task(checkpoint, part) for part in parts},
         "attempt": str(checkpoint.attempt),
         "purpose": checkpoint.purpose,
@@ -219,10 +256,11 @@ def _find(job: ServedJob, id: int) -> CheckpointStatistics:
     return checkpoint
 
 
-def _common(checkpoint: CheckpointStatistics, vertices: list[Vertex]) -> dict[str, Any]:
-    parts = list(checkpoint.acknowledged.values())
-    acknowledged_after = max((part.acknowledged_after_s for part in parts), default=None)
-    size = checkpoint.size_bytes or sum(part.timings.state_bytes for part in parts)
+def _common(job: ServedJob, checkpoint: CheckpointStatistics, vertices: list[Vertex]) -> dict[str, Any]:
+    totals = totals_of(job, checkpoint)
+    acknowledged_after = totals.longest_s
+    subtasks = sum(vertex.parallelism for vertex in vertices)
+    is_whole = len(checkpoint.acknowledged) == checkpoint.slots
     common: dict[str, Any] = {
         "className": checkpoint.status.value.lower(),
         "id": checkpoint.checkpoint,
@@ -231,14 +269,16 @@ def _common(checkpoint: CheckpointStatistics, vertices: list[Vertex]) -> dict[st
         "savepointFormat": "CANONICAL" if is_savepoint(checkpoint) else None,
         "trigger_timestamp": ms(checkpoint.triggered_at),
         "latest_ack_timestamp": -1 if acknowledged_after is None else ms(checkpoint.triggered_at + acknowledged_after),
-        "checkpointed_size": _added(parts),
-        "state_size": size,
+        "checkpointed_size": totals.added,
+        "state_size": checkpoint.size_bytes or totals.state,
         "end_to_end_duration": ms(checkpoint.duration_s or acknowledged_after or 0.0),
-        "alignment_buffered": _buffered(parts),
+        "alignment_buffered": totals.buffered,
         "processed_data": 0,
-        "persisted_data": _persisted(parts),
-        "num_subtasks": sum(vertex.parallelism for vertex in vertices),
-        "num_acknowledged_subtasks": sum(len(_Part.of(vertex, checkpoint).subtasks) for vertex in vertices),
+        "persisted_data": totals.persisted,
+        "num_subtasks": subtasks,
+        "num_acknowledged_subtasks": subtasks
+        if is_whole
+        else sum(len(_Part.of(vertex, checkpoint).subtasks) for vertex in vertices),
         "checkpoint_type": checkpoint_type(checkpoint),
         "tasks": {},
     }

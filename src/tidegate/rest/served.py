@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tidegate.config import JobConfig
-from tidegate.coordinator.observing import AttemptStarted, JobEvent, JobStatus, JobView, SlotReported
+from tidegate.coordinator.observing import (
+    AttemptStarted,
+    CheckpointStatistics,
+    JobEvent,
+    JobStatus,
+    JobView,
+    SlotReported,
+)
 from tidegate.coordinator.rates import Load, OperatorRates, RateMeter, SubtaskRates
 from tidegate.graph.plan import Chain, JobPlan
 from tidegate.graph.specs import SinkSpec, SourceSpec
@@ -48,6 +55,7 @@ class ServedJob:
     hands: Hands
     started_at: float  #: epoch seconds
     clock: Callable[[], float] = time.monotonic
+    totals: dict[int, tuple[CheckpointStatistics, Any]] = field(default_factory=dict)  #: for rest/checkpoints.py
     _meter: RateMeter = field(default_factory=RateMeter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -37,7 +37,8 @@ export function time(ms) {
   if (!known(ms) || ms <= 0) return NOTHING;
   const date = new Date(ms);
   const clock = date.toLocaleTimeString("en-GB");
-  return date.toDateString() === new Date().toDateString() ? clock : `${date.toISOString().slice(0, 10)} ${clock}`;
+  if (date.toDateString() === new Date().toDateString()) return clock;
+  return `${date.toLocaleDateString("sv-SE")} ${clock}`.replace(/-/g, "\u2011").replace(" ", "\u00a0"); // stays on one line
 }
 
 export const percent = (part, digits = 0) => (known(part) ? `${(part * 100).toFixed(digits)}%` : NOTHING);
