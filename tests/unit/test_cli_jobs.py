@@ -103,8 +103,10 @@ def test_logs(rest: Rest, capsys: Captured) -> None:
     code, out, _ = run(capsys, "logs", "--level", "error")
     assert code == 0
     assert "ERROR [g1-a1 numbers~map double#1] tidegate.job: ValueError: bad" in out
-    code, out, _ = run(capsys, "logs", "--json", "--last", "1")
-    assert json.loads(out)["message"] == "RUNNING"
+    code, out, _ = run(capsys, "logs", "--json", "--last", "2")
+    messages = [json.loads(line)["message"] for line in out.splitlines()]
+    assert messages[0] == "RUNNING"
+    assert messages[1].startswith("restored from checkpoint 2")
 
 
 # -- acting -----------------------------------------------------------------------------------------------------------
