@@ -13,12 +13,14 @@ from test_savepoint_jobs import request, run
 
 import tidegate as tg
 from tidegate.coordinator.restore_check import Verdict, check_restore
-from tidegate.errors import ConfigurationError
+from tidegate.errors import ConfigurationError, TypeDeclarationError
 from tidegate.graph.plan import plan_job
 from tidegate.protocol.checkpointing import StopMode
+from tidegate.state.declarations import declared_states
 from tidegate.state.evolution import Fit, evolve
+from tidegate.testing.crash_points import Crash
 from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
-from tidegate.testing.runner import Ask
+from tidegate.testing.runner import AllDriversDied, Ask, InProcessRun
 from tidegate.types import data_type
 
 SOURCE = Numbered(1, splits=5, per_split=40, rows_per_poll=(2, 1, 0))
@@ -117,10 +119,10 @@ def counting(value_type: Any, extra: bool = False) -> type[tg.KeyedProcessFuncti
     return Count
 
 
-def job(function: type, **settings: Any) -> tg.StreamEnvironment:
+def job(function: type, keys: int = 3, **settings: Any) -> tg.StreamEnvironment:
     env = environment(**settings)
     numbers = env.from_source(SOURCE, uid="source", returns=tuple[int, int])
-    numbers.key_by(lambda row: row[1] % 3, key_type=int).process(function(), uid="count").sink_to(
+    numbers.key_by(lambda row: row[1] % keys, key_type=int).process(function(), uid="count").sink_to(
         LedgerSink("out"), uid="out"
     )
     return env
@@ -196,3 +198,98 @@ def test_a_check_says_what_would_become_of_each_state() -> None:
     assert verdicts(counting(Grown))["seen"] is Verdict.CONVERTED
     assert verdicts(counting(Narrowed))["seen"] is Verdict.REFUSED
     assert verdicts(counting(Plain, extra=True))["more"] is Verdict.NEW
+
+
+# -- states that have another name now ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Settled:
+    """As `Renamed`, when nobody remembers the old name any more."""
+
+    a: int
+    text: str
+
+
+def known_as(name: str, value_type: type, renamed_from: str | None = None) -> type[tg.KeyedProcessFunction]:
+    """Counts in a state of this name; the text of its value is that of the first record of the key."""
+
+    class Count(tg.KeyedProcessFunction):
+        locals()[name] = tg.ValueState(value_type, renamed_from=renamed_from)
+
+        def process_element(self, value: tuple[int, int], ctx: tg.Context) -> Any:
+            state = getattr(self, name)
+            before = state.get() or value_type(0, f"first {ctx.key}")
+            state.set(dataclasses.replace(before, a=before.a + 1))
+            yield (ctx.key, state.get().a, dataclasses.astuple(state.get())[1])
+
+    return Count
+
+
+def assert_counted_on(keys: int = 3) -> None:
+    rows = ledger("out").rows()
+    assert len(rows) == len(SOURCE.numbers())
+    for key in range(keys):
+        mine = [row for row in rows if row[0] == key]
+        assert sorted(row[1] for row in mine) == list(range(1, len(mine) + 1))
+        assert {row[2] for row in mine} == {f"first {key}"}
+
+
+@pytest.mark.parametrize("format", ["canonical", "native"])
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@pytest.mark.parametrize("parallelism", [2, 3])
+def test_a_state_that_is_renamed_is_found_again(backend: str, format: str, parallelism: int) -> None:
+    limits = {"state_backend": backend}
+    ask = Ask(request(StopMode.SUSPEND, format), after_checkpoints=2)
+    run(job(known_as("old", Plain), limits=limits), ask)
+    path = ask.outcome.path
+
+    with pytest.raises(ConfigurationError, match=r"'old' of .* \(renamed_from='old'\)"):
+        run(job(known_as("new", Plain), resume=path, limits=limits))
+    run(job(known_as("new", Renamed, renamed_from="old"), resume=path, limits=limits, parallelism=parallelism))
+    assert_counted_on()
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_nothing_is_built_on_files_of_a_state_that_has_changed(backend: str) -> None:
+    """Increments of the new name and type over a base of the old would need both programs to be read."""
+    storage, limits, keys = fresh_storage(), {"state_backend": backend, "incremental": True}, 61
+    for function in (known_as("old", Plain), known_as("new", Renamed, renamed_from="old")):
+        env = job(function, keys, storage=storage, limits=limits, every="10ms", resume="latest")
+        with pytest.raises(AllDriversDied):
+            InProcessRun(env, 1, [Crash("driver.notified")], max_drivers=1).run()
+
+    run(job(known_as("new", Settled), keys, storage=storage, limits=limits, resume="latest"))
+    assert_counted_on(keys)
+
+
+def test_a_state_is_renamed_in_a_savepoint() -> None:
+    savepoint = tg.Savepoint.load(suspended(known_as("old", Plain)))
+    edited = savepoint.edit().rename_state("count", "old", "new").write(fresh_storage() + "/renamed")
+    assert edited.keyed_state("count", "new").to_arrow() == savepoint.keyed_state("count", "old").to_arrow()
+    with pytest.raises(ConfigurationError, match="has no state 'other'; it has 'old'"):
+        savepoint.edit().rename_state("count", "other", "new")
+
+    run(job(known_as("new", Plain), resume=edited.path))
+    assert_counted_on()
+
+
+def test_a_check_tells_of_the_other_name() -> None:
+    savepoint = tg.Savepoint.load(suspended(known_as("old", Plain)))
+    env = job(known_as("new", Grown, renamed_from="old"))
+    (found,) = [
+        finding
+        for finding in check_restore(plan_job(env.name, env._graph, 2), savepoint.metadata)
+        if finding.uid == "count"
+    ]
+    assert (found.state, found.verdict) == ("new", Verdict.CONVERTED)
+    assert found.detail.startswith("renamed from 'old'; c: added, with its default")
+
+
+def test_one_stored_state_becomes_one_declared_state() -> None:
+    class Both(tg.KeyedProcessFunction):
+        old = tg.ValueState(int)
+        new = tg.ValueState(int, renamed_from="old")
+
+    with pytest.raises(TypeDeclarationError, match="that is also where 'old' comes from"):
+        declared_states(Both)

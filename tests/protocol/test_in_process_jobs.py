@@ -30,7 +30,7 @@ from tidegate.errors import (
 )
 from tidegate.storage.checkpoints import load_checkpoint
 from tidegate.storage.store import open_store
-from tidegate.testing.crash_points import ALL_POINTS, DRIVER_POINTS, SLOT_POINTS, Crash
+from tidegate.testing.crash_points import ALL_POINTS, DRIVER_POINTS, SLOT_POINTS, START_POINTS, Crash
 from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
 from tidegate.testing.runner import AllDriversDied, InProcessRun, run_in_process
 
@@ -54,7 +54,7 @@ def test_without_failures_every_record_comes_out_once(seed: int) -> None:
 
 def test_a_run_reaches_every_crash_point() -> None:
     """So that none of the tests below waits for a place that the product does not pass."""
-    assert run(job())._crash_points.reached == set(ALL_POINTS)
+    assert run(job())._crash_points.reached == {*START_POINTS, *ALL_POINTS}
 
 
 @pytest.mark.parametrize("zombies", [True, False], ids=["zombies", "clean"])

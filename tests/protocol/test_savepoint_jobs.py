@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from protocol_kit import (
     Numbered,
@@ -12,16 +15,22 @@ from protocol_kit import (
     environment,
     fresh_storage,
     log_records,
+    logged_checkpoints,
 )
 
 import tidegate as tg
-from tidegate.coordinator.observing import JobStatus
+from tidegate.connectors.tables.manifest import read_manifest
+from tidegate.coordinator.observing import JobStatus, JobView
 from tidegate.coordinator.savepoints import SavepointRequest, savepoint_request
-from tidegate.errors import SavepointFailed
-from tidegate.protocol.checkpointing import StopMode
+from tidegate.errors import ConfigurationError, SavepointFailed, StorageError
+from tidegate.ids import SlotId
+from tidegate.protocol.checkpointing import Purpose, StopMode
+from tidegate.storage.anywhere import is_uri, reaching_anywhere
 from tidegate.storage.log import LogKind
+from tidegate.storage.memory_store import MemoryStore
+from tidegate.storage.retention import files_in_use
 from tidegate.storage.store import open_store
-from tidegate.testing.crash_points import ALL_POINTS, SAVEPOINT_POINTS, Crash
+from tidegate.testing.crash_points import ALL_POINTS, SAVEPOINT_POINTS, START_POINTS, Crash, InProcessCrashPoints
 from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
 from tidegate.testing.runner import AllDriversDied, Ask, InProcessRun
 
@@ -98,29 +107,70 @@ def test_a_savepoint_is_no_checkpoint_of_the_log_and_stays_when_checkpoints_go()
     assert open_store(ask.outcome.path).exists("_metadata.json")
 
 
+# -- crashes ----------------------------------------------------------------------------------------------------------
+
+
+class AtTheSavepoint(InProcessCrashPoints):
+    """Crash points that count only for checkpoints of one purpose: all others pass them too, and before."""
+
+    view: JobView
+    purposes: frozenset[str]
+
+    def reach(self, point: str, slot: SlotId | None = None, checkpoint: int | None = None) -> None:
+        known = None if checkpoint is None else self.view.checkpoints.get(checkpoint)
+        if checkpoint is None or (known is not None and known.purpose in self.purposes):
+            super().reach(point, slot, checkpoint)
+
+
+def crashed_run(env: tg.StreamEnvironment, ask: Ask, crash: Crash, seed: int, *purposes: Purpose) -> AtTheSavepoint:
+    """Run to the end; the crash must have happened, at a checkpoint of that purpose."""
+    points = AtTheSavepoint([crash])
+    started = InProcessRun(env, seed, asks=[ask], crash_points=points)
+    points.view, points.purposes = started._view, frozenset(purpose.value for purpose in purposes)
+    result = started.run()
+    assert result.status is JobStatus.FINISHED, result.error
+    assert points.done.get(crash) == crash.times, f"{crash} did not happen"
+    return points
+
+
+def assert_no_half_savepoint(directory: str) -> None:
+    """A folder is a whole savepoint, or nothing that anybody would take for one."""
+    store = open_store(directory)
+    for folder in {path.partition("/")[0] for path in store.list("")}:
+        place = f"{directory}/{folder}"
+        if store.exists(f"{folder}/_metadata.json"):
+            assert len(tg.Savepoint.load(place).keyed_state("count", "seen").to_arrow()) > 0
+        else:
+            with pytest.raises(ConfigurationError, match="there is no checkpoint at"):
+                run(job(fresh_storage(), resume=place))
+
+
+#: Points that a stop comes to, behind its trigger. A restart comes to others; they are below.
+OF_A_STOP = [*(point for point in ALL_POINTS if point != "slot.restored"), *SAVEPOINT_POINTS[:2]]
+OF_A_SAVEPOINT = [*ALL_POINTS[1:8], "driver.triggered", "driver.before-metadata", *SAVEPOINT_POINTS]
+
+
 @pytest.mark.parametrize("stop", [StopMode.SUSPEND, StopMode.DRAIN])
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("point", [*ALL_POINTS])
+@pytest.mark.parametrize("point", OF_A_STOP)
 def test_a_crash_at_each_step_of_a_stop_leaves_a_whole_job_or_a_whole_savepoint(
     point: str, seed: int, stop: StopMode
 ) -> None:
-    """The first checkpoint passes the points as well, so the crash is at the second time each process gets there."""
-    storage = fresh_storage()
-    ask = Ask(request(stop), after_checkpoints=1)
-    run(
-        job(storage),
-        ask,
-        seed=seed,
-        crashes=(Crash(point, nth=1 if "finished" in point or point == "slot.restored" else 2),),
-    )
+    if stop is StopMode.DRAIN and "commit" in point:
+        seed = 0  # else the last periodic checkpoint has committed everything
+    storage, directory = fresh_storage(), fresh_storage() + "/savepoints"
+    ask = Ask(request(stop, directory=directory), after_checkpoints=1)
+    crashed_run(job(storage), ask, Crash(point), seed, Purpose.SUSPEND, Purpose.DRAIN)
 
+    assert_no_half_savepoint(directory)
     records = log_records(storage)
     stood = [record for record in records if record.kind is LogKind.SAVEPOINT_STOP]
+    reached = point in OF_A_STOP[OF_A_STOP.index("driver.after-log") : OF_A_STOP.index("driver.after-finished") + 1]
+    assert bool(stood) >= (reached or "commit" in point), "the record stands, and was not the restore point"
     if stood:
         assert records[-1].kind is LogKind.FINISHED
         assert stood[0].latest is not None
-        forget = len(ledger("out").rows())
-        assert forget < len(SOURCE.numbers()) or stop is StopMode.SUSPEND
+        assert len(ledger("out").rows()) < len(SOURCE.numbers())
         run(job(resume=stood[0].latest.metadata_path))
     else:  # it was asked of an attempt that died; the next one ran to the end of its input
         with pytest.raises(SavepointFailed):
@@ -128,29 +178,85 @@ def test_a_crash_at_each_step_of_a_stop_leaves_a_whole_job_or_a_whole_savepoint(
     assert_counted_once(ledger("out").rows(), SOURCE)
 
 
-@pytest.mark.parametrize("point", [*ALL_POINTS, *SAVEPOINT_POINTS])
-def test_a_crash_at_each_step_of_a_savepoint_harms_neither(point: str) -> None:
-    storage = fresh_storage()
-    ask = Ask(request(), after_checkpoints=1)
-    nth = 1 if "finished" in point or point in ("slot.restored", *SAVEPOINT_POINTS) else 2
-    run(job(storage), ask, crashes=(Crash(point, nth=nth),))
+@pytest.mark.parametrize("format", ["canonical", "native"])
+@pytest.mark.parametrize("point", OF_A_SAVEPOINT)
+def test_a_crash_at_each_step_of_a_savepoint_harms_neither(point: str, format: str) -> None:
+    if format == "native" and point == "slot.table-stored":
+        return  # it has one file
+    storage, directory = fresh_storage(), fresh_storage() + "/savepoints"
+    ask = Ask(request(format=format, directory=directory), after_checkpoints=1)
+    crashed_run(job(storage), ask, Crash(point), 0, Purpose.SAVEPOINT)
 
     assert_counted_once(ledger("out").rows(), SOURCE)
+    assert_no_half_savepoint(directory)
     try:
         path = ask.outcome.path
     except SavepointFailed:
+        assert point != "driver.savepoint-stored" or tg.Savepoint.load(directory + "/" + _only_folder(directory))
         return
     assert_goes_on_behind(path, storage)
 
 
-@pytest.mark.parametrize(("old", "new"), [(2, 3), (3, 2), (4, 1), (1, 5)])
-def test_a_running_job_is_rescaled(old: int, new: int) -> None:
-    ask = Ask(SavepointRequest(None, stop=StopMode.RESCALE, parallelism=new), after_checkpoints=1)
-    started = run(job(parallelism=old), ask)
+def _only_folder(directory: str) -> str:
+    (folder,) = {path.partition("/")[0] for path in open_store(directory).list("")}
+    return folder
 
-    assert ask.outcome.parallelism == new
-    assert started._attempts == 2
+
+@pytest.mark.parametrize("format", ["canonical", "native"])
+@pytest.mark.parametrize("point", [*START_POINTS, "slot.restored", "slot.before-commit", "slot.after-commit"])
+def test_a_crash_at_each_step_of_a_start_from_a_savepoint_begins_there_again(point: str, format: str) -> None:
+    """Twice in a row; and the next snapshot is not given the id of the savepoint."""
+    ask = Ask(request(StopMode.SUSPEND, format), after_checkpoints=2)
+    run(job(), ask)
+    storage, before = fresh_storage(), open_store(ask.outcome.path).list("")
+
+    started = InProcessRun(job(storage, resume=ask.outcome.path), 0, [crash := Crash(point, times=2)])
+    result = started.run()
+
+    assert result.status is JobStatus.FINISHED, result.error
+    assert started._crash_points.done[crash] == 2
     assert_counted_once(ledger("out").rows(), SOURCE)
+    assert min(logged_checkpoints(storage)) > ask.outcome.checkpoint
+    assert open_store(ask.outcome.path).list("") == before
+
+
+def test_a_snapshot_is_never_given_the_id_of_a_savepoint() -> None:
+    """Not even by another driver, whose log would know nothing of it."""
+    storage = fresh_storage()
+    ask = Ask(request(), after_checkpoints=1)
+    crashed_run(job(storage), ask, Crash("driver.savepoint-stored"), 0, Purpose.SAVEPOINT)
+
+    (noted,) = [record for record in log_records(storage) if record.kind is LogKind.SAVEPOINT]
+    ids = logged_checkpoints(storage)
+    assert len(ids) == len(set(ids))
+    assert noted.savepoint_ids_below - 1 not in ids
+
+
+class LogIsDown(MemoryStore):
+    """The record that notes a savepoint's id cannot be written, for a while."""
+
+    down = 6  #: all tries of the first savepoint, and one more
+
+    def create(self, path: str, data: Any) -> bool:
+        if "/log/" in path and b'"savepoint"' in bytes(data) and self.down:
+            self.down -= 1
+            raise StorageError("not now")
+        return super().create(path, data)
+
+
+def test_a_savepoint_whose_id_cannot_be_noted_fails_and_the_job_goes_on() -> None:
+    ask = Ask(request(), after_checkpoints=1)
+    started = InProcessRun(job(), 0, asks=[ask], store=LogIsDown("log-is-down"))
+    result = started.run()
+
+    assert result.status is JobStatus.FINISHED, result.error
+    assert result.attempts == 1, "the job was restarted because of a savepoint"
+    with pytest.raises(SavepointFailed, match="not now"):
+        ask.outcome  # noqa: B018
+    assert_counted_once(ledger("out").rows(), SOURCE)
+
+
+# -- going back, owning, keeping --------------------------------------------------------------------------------------
 
 
 def test_a_rollback_says_what_was_committed_since_and_a_reader_sees_the_new_epochs(
@@ -187,6 +293,120 @@ def test_what_a_job_was_started_from_stays_unless_it_is_claimed() -> None:
 
         assert open_store(path).exists("_metadata.json") is not claim
         assert bool(open_store(path).list("")) is not claim
+
+
+@pytest.mark.parametrize("incremental", [False, True], ids=["full", "incremental"])
+def test_a_native_savepoint_of_rocksdb_is_its_own_files_and_needs_no_checkpoint(incremental: bool) -> None:
+    """It is moved, its job's storage is gone; job after job goes on, at the same parallelism and at another."""
+    limits = {"state_backend": "rocksdb", "incremental": incremental}
+    storage = fresh_storage()
+    ask = Ask(request(StopMode.SUSPEND, "native"), after_checkpoints=2)
+    run(job(storage, limits=limits), ask)
+    found = open_store(ask.outcome.path)
+    tables = [path for path in found.list("state/count/") if ".sst" in path]
+    assert tables
+    assert not found.list("keyed/")
+    assert tg.Savepoint.load(ask.outcome.path).format == "native"
+    moved, first = fresh_storage() + "/elsewhere", open_store(storage)
+    for path in found.list(""):
+        open_store(moved).put(path, found.get(path))
+    for store in (found, first):
+        store.delete_many(store.list(""))
+
+    then = Ask(request(StopMode.SUSPEND, "native"), after_checkpoints=1)
+    run(job(name="next", resume=moved, limits=limits), then)
+    assert found.list("") == []
+    run(job(name="last", resume=then.outcome.path, limits=limits, parallelism=3))
+
+    assert_counted_once(ledger("out").rows(), SOURCE)
+    assert [path for path in open_store(moved).list("state/count/") if ".sst" in path] == tables
+
+
+def test_files_of_a_plain_native_savepoint_are_never_deleted_by_the_job() -> None:
+    limits = {"state_backend": "rocksdb", "incremental": True}
+    storage = fresh_storage()
+    ask = Ask(request(format="native"), after_checkpoints=1)
+    run(job(storage, limits=limits, every="10ms"), ask)
+    assert max(logged_checkpoints(storage)) > ask.outcome.checkpoint + 1, "checkpoints came and went since"
+
+    assert tg.Savepoint.load(ask.outcome.path).keyed_state("count", "seen").to_arrow().num_rows > 0
+    assert_goes_on_behind(ask.outcome.path, storage)
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_a_claimed_native_savepoint_goes_when_no_checkpoint_needs_its_files(backend: str) -> None:
+    limits = {"state_backend": backend, "incremental": True}
+    ask = Ask(request(StopMode.SUSPEND, "native"), after_checkpoints=1)
+    run(job(limits=limits), ask)
+    storage = fresh_storage()
+    with pytest.raises(AllDriversDied):
+        InProcessRun(
+            job(storage, name="next", resume=ask.outcome.path, claim=True, limits=limits),
+            1,
+            [Crash("driver.notified", nth=2)],
+            max_drivers=1,
+        ).run()
+    newest = log_records(storage, "next")[-1]
+    used = {path for path in files_in_use(reaching_anywhere(open_store(storage)), newest) if is_uri(path)}
+    assert {f"{ask.outcome.path}/{path}" for path in open_store(ask.outcome.path).list("")} <= used
+    assert not open_store(ask.outcome.path).exists("_metadata.json")
+
+    run(job(storage, name="next", resume="latest", limits=limits))
+
+    assert_counted_once(ledger("out").rows(), SOURCE)
+
+
+def test_a_drain_that_fails_begins_again_from_the_last_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has ended cannot be taken back; but the job is not told that it is over, and nothing is lost or doubled."""
+    ask = Ask(request(StopMode.DRAIN), after_checkpoints=1)
+
+    def open_somewhere(uri: str) -> Any:
+        return Unwritable(uri.removeprefix("memory://")) if "/savepoint-" in uri else open_store(uri)
+
+    monkeypatch.setattr("tidegate.storage.anywhere.open_store", open_somewhere)
+    started = run(job(limits={"tolerable_failures": 0}), ask)
+
+    with pytest.raises(SavepointFailed, match="the disk is full"):
+        ask.outcome  # noqa: B018
+    assert started._attempts == 2
+    assert_counted_once(ledger("out").rows(), SOURCE)
+
+
+class Unwritable(MemoryStore):
+    """Takes no files."""
+
+    def put(self, path: str, data: Any) -> None:
+        raise StorageError("the disk is full")
+
+
+@pytest.mark.parametrize("format", ["parquet", "files"])
+def test_a_reader_of_the_sink_sees_the_new_epochs_after_a_rollback(format: str, tmp_path: Path) -> None:
+    """Back to 5 after 10, and on, with sinks that publish by themselves: a table by its log, files by their names."""
+    storage, out = fresh_storage(), str(tmp_path / "out")
+    sink = tg.ParquetTableSink(out) if format == "parquet" else tg.FileSink(out, "parquet")
+
+    def rows() -> list[Any]:
+        paths = read_manifest(out) if format == "parquet" else [str(path) for path in Path(out).glob("part-*")]
+        return [tuple(row.values()) for path in paths for row in pq.read_table(path).to_pylist()]
+
+    def build(**settings: Any) -> tg.StreamEnvironment:
+        return counting_job(environment(storage=storage, every="10ms", retained=100, **settings), LONG_SOURCE, sink)
+
+    run(build(), Ask(request(StopMode.SUSPEND), after_checkpoints=10), seed=3)
+    five = next(r.latest for r in log_records(storage) if r.latest is not None and r.latest.id == 5)
+    position = {
+        row["split"]: int(row["position"])
+        for row in tg.Savepoint.load(open_store(storage).uri(five.metadata_path)).sources().to_pylist()
+    }
+    before = Counter(rows())
+
+    run(build(resume="chk-5"))
+
+    again = Counter(rows()) - before  # what was visible stays
+    assert not before - Counter(rows())
+    behind = [number for number in LONG_SOURCE.numbers() if number % 1000 >= position[str(number // 1000)]]
+    assert sorted(row[2] for row in again.elements()) == behind
+    assert min(logged_checkpoints(storage)[-2:]) > 10
 
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])

@@ -17,7 +17,6 @@ from protocol_kit import Numbered, environment, fresh_storage
 from test_savepoint_jobs import request, run
 
 import tidegate as tg
-from tidegate.coordinator.savepoints import SavepointRequest
 from tidegate.errors import CheckpointDamaged, ConfigurationError, SavepointFailed, StorageError
 from tidegate.protocol.checkpointing import StopMode
 from tidegate.storage.memory_store import MemoryStore
@@ -135,33 +134,6 @@ def test_a_checkpoint_of_each_backend_is_read_like_a_savepoint(backend: dict[str
 
     edited = savepoint.edit().write(fresh_storage() + "/converted")
     assert all(change.is_empty for change in savepoint.diff(edited))
-
-
-@pytest.mark.parametrize(("old", "new"), [(2, 3), (3, 2), (4, 1), (1, 5)])
-@pytest.mark.parametrize("then", BACKENDS[::2])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_savepoint_of_each_backend_restores_on_the_other_at_another_parallelism(
-    backend: dict[str, Any], then: dict[str, Any], old: int, new: int
-) -> None:
-    ask = Ask(request(StopMode.SUSPEND), after_checkpoints=2)
-    run(job(limits=backend, parallelism=old), ask)
-
-    run(job(limits=then, parallelism=new, resume=ask.outcome.path))
-
-    assert sorted(ledger("out").rows()) == sorted(expected())
-
-
-@pytest.mark.parametrize(("old", "new"), [(2, 3), (3, 2), (4, 1), (1, 5)])
-@pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_running_job_is_rescaled_from_a_checkpoint_of_each_backend(
-    backend: dict[str, Any], unaligned: bool, old: int, new: int
-) -> None:
-    ask = Ask(SavepointRequest(None, stop=StopMode.RESCALE, parallelism=new), after_checkpoints=1)
-    run(job(limits=backend, parallelism=old, unaligned=unaligned), ask)
-
-    assert ask.outcome.parallelism == new
-    assert sorted(ledger("out").rows()) == sorted(expected())
 
 
 def test_nothing_in_a_savepoint_is_pickled() -> None:

@@ -450,6 +450,7 @@ def test_the_acknowledgement_comes_only_after_the_file_is_stored() -> None:
     assert worker.store.exists(path)
     steps = [point for point in worker.points.points if point.startswith("slot.")]
     assert steps == [
+        "slot.restoring",
         "slot.restored",
         "slot.aligned",
         "slot.barrier-forwarded",

@@ -7,6 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from job_kit import PATIENCE, finish
@@ -29,10 +30,12 @@ class CountByKey(tg.KeyedProcessFunction):
         yield (ctx.key, self.count.get(), value)
 
 
-def counting(storage: str, out: Path, *, rate: float | None, every: str | None = "100ms") -> tg.StreamEnvironment:
+def counting(
+    storage: str, out: Path, *, rate: float | None, every: str | None = "100ms", **checkpointing: Any
+) -> tg.StreamEnvironment:
     """Numbers, counted by key, in files. With a rate it takes its time, so that it can be cancelled on the way."""
     env = tg.StreamEnvironment("counting", parallelism=2)
-    env.checkpointing(every=every, storage=storage)
+    env.checkpointing(every=every, storage=storage, **checkpointing)
     numbers = env.from_source(tg.DataGenerator(lambda i: i, count=TOTAL, rate=rate, type=int), uid="numbers")
     counted = numbers.key_by(lambda n: n % KEYS, key_type=int).process(CountByKey(), uid="counts")
     counted.write_files(str(out), format="jsonl", uid="files")

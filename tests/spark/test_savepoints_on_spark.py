@@ -11,10 +11,11 @@ import duckdb
 import pandas as pd
 import pytest
 from job_kit import PATIENCE, finish
-from test_job_client import KEYS, TOTAL, counting, rows_in, wait_until
+from pyspark.sql import SparkSession
+from test_job_client import KEYS, TOTAL, CountByKey, counting, rows_in, wait_until
 
 import tidegate as tg
-from tidegate.coordinator.observing import JobStatus
+from tidegate.coordinator.observing import CheckpointStatus, JobStatus
 
 pytestmark = pytest.mark.spark
 
@@ -44,6 +45,85 @@ def test_a_savepoint_of_a_running_job_is_read_by_duckdb_and_pandas_alone(storage
     assert dict(table) == dict(zip(seen["key"], seen["value"], strict=True))
     assert dict(table) == _counts_up_to(pd.read_parquet(folder / "sources.parquet"))
     assert_counted_exactly(tmp_path / "out")
+
+
+def test_state_is_a_dataframe_and_a_dataframe_becomes_state(
+    storage: str, tmp_path: Path, spark_session: SparkSession
+) -> None:
+    out = tmp_path / "out"
+    client = running(storage, out)
+    native = tg.Savepoint.load(client.savepoint(str(tmp_path / "folder with a space"), format="native"))
+    path = client.stop(str(tmp_path / "folder with a space"))
+    canonical = tg.Savepoint.load(path)
+
+    # Read by Spark itself from the canonical tables, through Arrow from the others.
+    for savepoint in (canonical, native, tg.Savepoint.load(newest_checkpoint(client))):
+        frame = savepoint.keyed_state("counts", "count").to_spark(spark_session)
+        counted = {row["key"]: row["value"] for row in frame.select("key", "value").collect()}
+        assert counted == _counts_up_to(savepoint.sources().to_pandas())
+
+    # Replaced and added from DataFrames; what was dropped is gone; the rest is as it was.
+    frame = canonical.keyed_state("counts", "count").to_spark(spark_session)
+    edit = canonical.edit().replace_state("counts", "count", frame.selectExpr("key", "value + 100000 AS value"))
+    edit.add_state("counts", "note", frame.selectExpr("key", "'seen' AS value"), kind="value", type="str")
+    edited = edit.write(str(tmp_path / "edited"))
+    (count, note) = canonical.diff(edited)
+    assert (count.name, count.changed, count.same) == ("count", KEYS, 0)
+    assert (note.name, note.added) == ("note", KEYS)
+    again = edited.edit().drop_state("counts", "note").write(str(tmp_path / "again"))
+    assert [state.name for state in again.states()] == ["count"]
+
+    finish(counting(str(tmp_path / "other"), out, rate=None), resume=again.path)
+
+    rows = rows_in(out)
+    assert Counter(value for _, _, value in rows) == Counter(range(TOTAL))
+    for key in range(KEYS):
+        counts = sorted(count for of, count, _ in rows if of == key)
+        before = [count for count in counts if count < 100_000]
+        assert counts == [*range(1, len(before) + 1), *range(100_001 + len(before), 100_001 + len(counts))]
+
+
+def newest_checkpoint(client: tg.JobClient) -> str:
+    done = [
+        each
+        for each in client.checkpoints()
+        if each.status is CheckpointStatus.COMPLETED and "savepoint" not in each.path
+    ]
+    return done[-1].path
+
+
+def test_a_job_is_bootstrapped_from_a_dataframe(storage: str, tmp_path: Path, spark_session: SparkSession) -> None:
+    """History in Spark: how often each key was seen before the job was thought of."""
+    history = spark_session.range(KEYS).selectExpr("id AS key", "1000 * id AS value")
+    new = tg.Savepoint.new("counting").add_operator("counts", CountByKey, key_type=int)
+    new.add_state("counts", "count", history).write(str(tmp_path / "history"))
+    out = tmp_path / "out"
+
+    finish(counting(storage, out, rate=None), resume=str(tmp_path / "history"))
+
+    for key in range(KEYS):
+        counts = sorted(count for of, count, _ in rows_in(out) if of == key)
+        assert counts == list(range(1000 * key + 1, 1000 * key + len(counts) + 1))
+
+
+def test_a_canceled_job_keeps_its_checkpoints_or_deletes_them_as_was_said(storage: str, tmp_path: Path) -> None:
+    """Savepoints are the user's, and stay in any case."""
+    client = counting(storage, tmp_path / "out", rate=1000, delete_on_cancel=True).execute_async()
+    wait_until(client, lambda: client.view.completed >= 2)
+    path = client.savepoint(str(tmp_path / "savepoints"))
+    client.cancel()
+    assert client.wait(PATIENCE) is JobStatus.CANCELED
+
+    job = Path(storage.removeprefix("file://")) / "counting"
+    assert not list(job.rglob("_metadata.json"))
+    assert not list(job.rglob("*.snapshot"))
+    assert tg.Savepoint.load(path).checkpoint > 0
+    # The next run begins at the beginning, and its ids go on.
+    used = max(each.checkpoint for each in client.checkpoints())
+    again = finish(counting(storage, tmp_path / "again", rate=None, resume="latest"))
+    assert again.view.restored_from is None
+    assert min(each.checkpoint for each in again.checkpoints()) > used - 1
+    assert_counted_exactly(tmp_path / "again")
 
 
 def _counts_up_to(positions: pd.DataFrame) -> dict[int, int]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import json
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,7 +64,7 @@ def test_inspect_shows_operators_states_and_rows(path: str, capsys: pytest.Captu
     assert main(["inspect", path]) == 0
     overview = capsys.readouterr().out
     assert "savepoint 1 of job 'shop'" in overview
-    assert "count  total  value  int   2" in overview
+    assert re.search(r"^count +total +value +int +2 ", overview, re.MULTILINE)
 
     assert main(["inspect", path, "--operator", "count", "--state", "total", "--key", "pear"]) == 0
     rows = capsys.readouterr().out
@@ -79,6 +83,67 @@ def test_inspect_answers_sql(path: str, capsys: pytest.CaptureFixture[str]) -> N
 def test_inspect_of_nothing_is_an_error_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(tmp_path)]) == 2
     assert "there is no savepoint or checkpoint at" in capsys.readouterr().err
+
+
+def test_inspect_takes_a_relative_path_and_offers_what_lies_below(
+    path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(Path(path).parent)
+    assert main(["inspect", "savepoint"]) == 0
+    capsys.readouterr()
+    assert main(["inspect", "."]) == 2
+    assert f"Below it there are\n    {path}" in capsys.readouterr().err
+
+
+def test_inspect_shows_a_key_in_all_states_and_says_when_there_is_none(
+    path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", path, "--key", "pear"]) == 0
+    assert capsys.readouterr().out.split() == ["key", "value", "pear", "5"]
+    assert main(["inspect", path, "--key", "plum"]) == 1
+    assert "no state has a key 'plum'" in capsys.readouterr().err
+    assert main(["inspect", path, "--state", "total", "--key", "plum"]) == 1
+    assert "state 'total' has no key 'plum'" in capsys.readouterr().err
+    for wrong, said in ((["--state", "sum"], "there are count.total"), (["--operator", "sum"], "there are 'count'")):
+        assert main(["inspect", path, *wrong]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_inspect_says_when_there_is_more(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", path, "--state", "total", "--limit", "1"]) == 0
+    assert "2 rows in all; --limit shows more" in capsys.readouterr().out
+
+
+def test_inspect_as_json(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*options: str) -> Any:
+        assert main(["inspect", path, "--json", *options]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    overview = told()
+    assert (overview["kind"], overview["format"], overview["job"]) == ("savepoint", "canonical", "shop")
+    (state,) = overview["states"]
+    assert (state["uid"], state["name"], state["type"], state["rows"]) == ("count", "total", "int", 2)
+    (found,) = told("--state", "total", "--key", "pear")
+    assert [(row["key"], row["value"]) for row in found["rows"]] == [("pear", 5)]
+    assert told("--sql", 'SELECT max(value) AS most FROM "count.total"') == [{"most": 5}]
+    assert {entry["key"] for entry in told("--state", "total", "--largest", "2")} == {"apple", "pear"}
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_tables_fit_the_terminal(columns: int, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "dumb")
+    assert main(["inspect", path]) == 0
+    assert main(["inspect", path, "--state", "total"]) == 0
+    lines = screen.getvalue().splitlines()
+    assert any("pear" in line for line in lines)
+    assert max(map(len, lines)) <= columns
 
 
 @pytest.mark.parametrize(
@@ -104,6 +169,19 @@ def test_check_says_what_would_happen_and_fails_where_it_would(
 ) -> None:
     assert main(["check", program(tmp_path, **change), "--from", path, *options]) == code  # type: ignore[arg-type]
     assert said in capsys.readouterr().out
+
+
+def test_check_as_json(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = program(tmp_path, type="str")
+    Path(job).write_text("print('I say something')\n" + Path(job).read_text())
+
+    assert main(["check", job, "--from", path, "--json"]) == 1
+
+    said = capsys.readouterr()
+    told = json.loads(said.out)
+    assert told["can_start"] is False
+    assert {finding["verdict"] for finding in told["findings"]} == {"refused", "new"}
+    assert "I say something" in said.err
 
 
 def test_check_of_a_program_without_a_job(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tidegate as tg
-from tidegate.testing.crash_points import ALL_POINTS, Crash
+from tidegate.testing.crash_points import ALL_POINTS, SAVEPOINT_POINTS, START_POINTS, Crash
 from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
 from tidegate.testing.runner import run_in_process
 
@@ -167,7 +167,7 @@ def test_a_broken_link_would_be_found(tmp_path: Path) -> None:
 # -- lists ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", ALL_POINTS)
+@pytest.mark.parametrize("point", [*START_POINTS, *ALL_POINTS, *SAVEPOINT_POINTS])
 def test_every_crash_point_has_its_line(point: str) -> None:
     lines = (ROOT / "docs" / "failure-scenarios.md").read_text(encoding="utf-8").splitlines()
 

@@ -165,6 +165,7 @@ class Attempt:
     _triggered: dict[int, float] = field(default_factory=dict, init=False)
     _finishing: bool = field(default=False, init=False)
     _orders: dict[CheckpointId, SavepointOrder] = field(default_factory=dict, init=False)  #: savepoints under way
+    _of_users: set[CheckpointId] = field(default_factory=set, init=False)  #: savepoints, ended ones too
     _pauses: SourcePauses = field(default_factory=SourcePauses, init=False)
     _littered: bool = field(default=False, init=False)  #: given-up snapshots may lie in storage
 
@@ -358,6 +359,7 @@ class Attempt:
         request = self.desk.open[number]
         order = SavepointOrder(request.folder(self.recorder.plan.job, checkpoint), request.format)
         self._orders[checkpoint] = order
+        self._of_users.add(checkpoint)
         return order
 
     def _tell_all(self, message: Trigger | Drain | Complete | Abort | Finish) -> None:
@@ -426,6 +428,8 @@ class Attempt:
 
     def _note_files(self, checkpoint: CheckpointId, snapshot: SlotSnapshot) -> None:
         """Before anyone asks whether the acknowledgement still counts: its files are there in any case."""
+        if checkpoint in self._of_users:
+            return  # a savepoint's files are the user's, never the job's to delete
         try:
             self._delete(self.shared.acknowledged(checkpoint, shared_files([snapshot])))
         except ProtocolViolation as error:

@@ -106,6 +106,7 @@ class JobRun:
         self._clock = clock
         self._wall_clock = wall_clock
         self._jitter = jitter
+        self._crash_points = crash_points
         self._name = name
         self._paths = JobPaths(name)
         self._log = JobLog(store, self._paths)
@@ -169,6 +170,7 @@ class JobRun:
         self._warn_of_rollback()
         self._log.take_generation(self._driver, self._wall_clock(), self._resume)  # type: ignore[arg-type]
         self._holds_job = True
+        self._crash_points.reach("driver.generation-taken")
 
     def _warn_of_rollback(self) -> None:
         newest = self._log.read_newest()

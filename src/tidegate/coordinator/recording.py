@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from tidegate.coordinator.driver_commits import commit_on_driver
 from tidegate.coordinator.ports import CrashPoints
@@ -74,6 +75,7 @@ class CheckpointRecorder:
 
         :raises StorageError: nothing stands in the log. :raises LogInDoubt: :raises Superseded:
         """
+        self._settle()
         metadata = CheckpointMetadata(
             job=self.plan.job,
             checkpoint=checkpoint,
@@ -90,6 +92,8 @@ class CheckpointRecorder:
         if order is None:
             pointer = store_checkpoint(self.store, self.paths, metadata)
         else:
+            if purpose is Purpose.SAVEPOINT:
+                self._note_id(checkpoint)
             pointer = self._store_savepoint(metadata, purpose, order)
         if purpose is Purpose.SAVEPOINT:
             self.crash_points.reach("driver.savepoint-stored", None, checkpoint)
@@ -115,8 +119,24 @@ class CheckpointRecorder:
         self, metadata: CheckpointMetadata, purpose: Purpose, order: SavepointOrder
     ) -> CheckpointPointer:
         stopped = {Purpose.SUSPEND: "suspend", Purpose.DRAIN: "drain"}.get(purpose)
-        data = store_savepoint(self.store, order.folder, metadata, format=order.format, stopped=stopped)
+        half = partial(self.crash_points.reach, "driver.tables-stored", None, metadata.checkpoint)
+        data = store_savepoint(self.store, order.folder, metadata, format=order.format, stopped=stopped, half=half)
         return pointer_to(f"{order.folder}/{METADATA_NAME}", data, metadata, owned=False)
+
+    def _note_id(self, checkpoint: CheckpointId) -> None:
+        """No other snapshot of the job gets the id of a savepoint that stands.
+
+        :raises StorageError: the savepoint is not taken, and the job goes on: `_settle` sees to the record.
+        """
+        try:
+            self._append(self.log.savepoint(checkpoint, self.wall_clock()))
+        except LogInDoubt as error:
+            raise StorageError(str(error)) from error
+
+    def _settle(self) -> None:
+        """A record of `_note_id` may be in doubt: nothing can stand behind it until it is not."""
+        if self.log.in_doubt is not None:
+            self._append(self.log.in_doubt)
 
     def discard_savepoint(self, order: SavepointOrder) -> None:
         """One that was given up: nothing of it may look like a savepoint."""
@@ -127,6 +147,7 @@ class CheckpointRecorder:
             log.warning("parts of a savepoint that was given up stay in %s: %s", order.folder, error)
 
     def finish(self) -> None:
+        self._settle()
         self.crash_points.reach("driver.before-finished")
         self._append(self.log.finished(self.wall_clock()))
         self.crash_points.reach("driver.after-finished")

@@ -75,6 +75,11 @@ def refuse(findings: list[Finding], metadata: CheckpointMetadata) -> None:
         )
 
 
+def changed_operators(findings: list[Finding]) -> set[str]:
+    """Whose state is not restored as it is stored, so that nothing may be built on the stored files."""
+    return {finding.uid for finding in findings if finding.verdict in (Verdict.CONVERTED, Verdict.DROPPED)}
+
+
 def dropped_states(findings: list[Finding]) -> set[tuple[str, str]]:
     return {(finding.uid, finding.state) for finding in findings if finding.verdict is Verdict.DROPPED}
 
@@ -104,8 +109,9 @@ def _operator(
     declared = declared_states(user_function_of(operator.operator.spec))
     stored = {state.name: state for state in info.states}
     with_rows = _states_with_rows(info.uid, metadata)
+    renamed = {d.renamed_from: d for d in declared.values() if d.renamed_from is not None and d.name not in stored}
     for state in stored.values():
-        declaration = declared.get(state.name)
+        declaration = declared.get(state.name) or renamed.get(state.name)
         if declaration is None:
             if state.name in with_rows:
                 yield _not_declared(info, name, state, allowed)
@@ -114,17 +120,12 @@ def _operator(
         if evolution.fit is Fit.INCOMPATIBLE:
             yield Finding(info.uid, name, state.name, Verdict.REFUSED, _unfit(info, state, declaration, evolution))
         elif evolution.fit is Fit.CONVERTED:
-            yield Finding(
-                info.uid,
-                name,
-                state.name,
-                Verdict.CONVERTED,
-                "; ".join([*evolution.notes, *([change] if moved else [])]),
-            )
+            detail = "; ".join([*evolution.notes, *([change] if moved else [])])
+            yield Finding(info.uid, name, declaration.name, Verdict.CONVERTED, detail)
         else:
             yield Finding(info.uid, name, state.name, how, change)
-    for state_name in declared:
-        if state_name not in stored:
+    for state_name, declaration in declared.items():
+        if state_name not in stored and declaration.renamed_from not in stored:
             yield Finding(info.uid, name, state_name, Verdict.NEW, "begins empty")
     yield from _timers(operator, info, with_rows, how, change, allowed)
     if not declared and not stored and _holds_anything(info.uid, metadata):
@@ -161,6 +162,13 @@ def evolution_of(state: StateInfo, declaration: Declaration) -> Evolution:
     """How a stored state becomes the declared one."""
     if state.kind != declaration.kind:
         return Evolution(Fit.INCOMPATIBLE, (f"{state.kind} state cannot become {declaration.kind} state",))
+    found = _evolution_of_type(state, declaration)
+    if state.name == declaration.name or found.fit is Fit.INCOMPATIBLE:
+        return found
+    return Evolution(Fit.CONVERTED, (f"renamed from {state.name!r}", *found.notes))
+
+
+def _evolution_of_type(state: StateInfo, declaration: Declaration) -> Evolution:
     if state.type == declaration.type_name:
         return Evolution(Fit.SAME)
     if isinstance(declaration, MapState):
@@ -185,7 +193,8 @@ def _not_declared(info: OperatorInfo, name: str, state: StateInfo, allowed: bool
         return Finding(info.uid, name, state.name, Verdict.DROPPED, "not declared any more")
     detail = (
         f"the snapshot holds the {state.kind} state {state.name!r} of {info.name!r} (uid {info.uid!r}), which the function "
-        "does not declare any more. Declare it again, or drop it with allow_dropped_state=True"
+        "does not declare any more. Declare it again, say which state it is now (renamed_from="
+        f"{state.name!r}), or drop it with allow_dropped_state=True"
     )
     return Finding(info.uid, name, state.name, Verdict.REFUSED, detail)
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tidegate.connectors.contract import Split
-from tidegate.coordinator.restore_check import check_restore, dropped_states, refuse
+from tidegate.coordinator.restore_check import changed_operators, check_restore, dropped_states, refuse
 from tidegate.errors import ConfigurationError
 from tidegate.graph.logical import Partitioning
 from tidegate.graph.plan import Chain, JobPlan, PlannedOperator
@@ -53,11 +53,12 @@ def plan_start(
     """
     old = _by_uid(metadata)
     dropped: set[tuple[str, str]] = set()
+    changed: set[str] = set()
     if metadata is not None:
         _refuse_lost_edges(plan, metadata)
         findings = check_restore(plan, metadata, allow_dropped_state)
         refuse(findings, metadata)
-        dropped = dropped_states(findings)
+        dropped, changed = dropped_states(findings), changed_operators(findings)
     splits = _deal_splits(plan, old, discovered)
     ended = _ended(plan, old, splits)
     shares = {} if metadata is None else _operator_state_shares(plan, metadata, old)
@@ -87,6 +88,7 @@ def plan_start(
                 states=[] if metadata is None else _state_files_for(metadata, ranges),
                 owned=owned,
                 dropped_states=sorted(state for state in dropped if state[0] in ranges),
+                changed=sorted(changed & ranges.keys()),
             )
     return starts
 
@@ -95,7 +97,7 @@ def commit_only(start: Start) -> Start:
     """The same without state: the job has stopped, and only what its sinks have prepared is left to do."""
     subtasks = [msgspec.structs.replace(subtask, ended=True) for subtask in start.subtasks]
     return msgspec.structs.replace(
-        start, subtasks=subtasks, files=[], operator_state=[], in_flight=[], commit_only=True
+        start, subtasks=subtasks, files=[], operator_state=[], in_flight=[], states=[], commit_only=True
     )
 
 

@@ -58,6 +58,7 @@ class SavepointEdit:
     _gone: set[_Key] = field(default_factory=set, init=False)
     _positions: dict[tuple[str, str], SplitState] = field(default_factory=dict, init=False)
     _renamed: dict[str, str] = field(default_factory=dict, init=False)  #: old uid to new
+    _renamed_states: dict[_Key, str] = field(default_factory=dict, init=False)  #: stored uid and name to new name
     _declared: dict[_Key, Declaration] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -84,7 +85,7 @@ class SavepointEdit:
             name=name or uid,
             parallelism=1,
             max_parallelism=max_parallelism,
-            key_type=key_type_of(key_type).name,
+            key_type=key_type_of(key_type).name if declared or key_type is not None else None,  # a source has no keys
             states=[StateInfo(state, d.kind, d.type_name) for state, d in declared.items()],
         )
         return self
@@ -116,13 +117,14 @@ class SavepointEdit:
         for info in [self._operator(uid)] if uid is not None else list(self.operators.values()):
             if info.key_type is None:
                 continue
-            for table in self._stored_tables(info.uid):
+            for name, table in self._stored_tables(info.uid):
                 if table.kind == "raw-keyed":
                     raise ConfigurationError(
                         f"operator {info.uid!r} has raw keyed state, bytes filed under key groups: they cannot be re-hashed"
                     )
-                if table.kind in _KEYED and (info.uid, table.name) not in self._made:
-                    self._made[info.uid, table.name] = table.kind, table.to_arrow()
+                state = info.uid, name
+                if table.kind in _KEYED and state not in self._made and state not in self._gone:
+                    self._made[state] = table.kind, table.to_arrow()
             self.operators[info.uid] = msgspec.structs.replace(info, max_parallelism=max_parallelism)
         return self
 
@@ -157,6 +159,27 @@ class SavepointEdit:
         self._gone.add((uid, name))
         return self
 
+    def rename_state(self, uid: str, old: str, new: str) -> SavepointEdit:
+        """For a function that declares it under another name now. (Or it says so itself: `renamed_from="old"`.)"""
+        info = self._operator(uid)
+        there = {state.name for state in info.states} | {name for name, _ in self._stored_tables(uid)}
+        if old not in there:
+            raise ConfigurationError(
+                f"operator {uid!r} has no state {old!r}; it has {', '.join(sorted(map(repr, there)))}"
+            )
+        if new in there:
+            raise ConfigurationError(f"operator {uid!r} has a state {new!r} already")
+        states = [msgspec.structs.replace(state, name=new) if state.name == old else state for state in info.states]
+        self.operators[uid] = msgspec.structs.replace(info, states=states)
+        stored_uid = self._stored_uid(uid)
+        stored = next((s for (u, s), now in self._renamed_states.items() if (u, now) == (stored_uid, old)), old)
+        self._renamed_states[stored_uid, stored] = new
+        if (uid, old) in self._made:
+            self._made[uid, new] = self._made.pop((uid, old))
+        if (uid, old) in self._declared:
+            self._declared[uid, new] = self._declared.pop((uid, old))
+        return self
+
     def set_source_position(self, uid: str, split: str, position: Any) -> SavepointEdit:
         """Where a split is read on: the position *after* the last record that is part of the state."""
         self._operator(uid)
@@ -166,6 +189,10 @@ class SavepointEdit:
     def _set(self, uid: str, name: str, kind: str, rows: Any) -> SavepointEdit:
         if kind not in _KEYED:
             raise ConfigurationError(f"state {name!r} of {uid!r} is {kind}: only keyed state can be made from tables")
+        if self._operator(uid).key_type is None:
+            raise ConfigurationError(
+                f"operator {uid!r} has no keys: say their type, add_operator({uid!r}, key_type=str)"
+            )
         self._made[uid, name] = kind, self._typed(uid, name, arrow_table(rows))
         self._gone.discard((uid, name))
         return self
@@ -181,8 +208,8 @@ class SavepointEdit:
                 map_key = declaration.key_type
                 rows = _converted(rows, "map_key", lambda column: map_key.to_arrow(map_key.from_arrow(column)), name)
             return rows
-        for table in self._stored_tables(uid):
-            if table.name == name:
+        for stored, table in self._stored_tables(uid):
+            if stored == name:
                 schema = next(table.batches()).schema
                 for column_name in ("map_key", "value"):
                     if column_name in schema.names:
@@ -227,12 +254,12 @@ class SavepointEdit:
         view = Savepoint(self.base.store, self.base.path, one)
         tables = []
         for state in view.states():
-            uid = self._renamed.get(state.uid, state.uid)
-            if uid not in self.operators or (uid, state.name) in self._made or (uid, state.name) in self._gone:
+            uid, name = self._renamed.get(state.uid, state.uid), self._name_of(state.uid, state.name)
+            if uid not in self.operators or (uid, name) in self._made or (uid, name) in self._gone:
                 continue
-            path = f"{target}/{table_path(uid, state.name, state.kind, slot.layer, slot.index)}"
+            path = f"{target}/{table_path(uid, name, state.kind, slot.layer, slot.index)}"
             table = StateTable(view, state.uid, state.name, state.kind)
-            stored = store_table(store, path, uid, state.name, state.kind, table.sections())
+            stored = store_table(store, path, uid, name, state.kind, table.sections())
             if stored is not None:
                 tables.append(stored)
         subtasks = [
@@ -279,19 +306,23 @@ class SavepointEdit:
         for state in self._operator(uid).states:
             if state.name == name:
                 return state
-        for table in self._stored_tables(uid):
-            if table.name == name:
+        for stored, table in self._stored_tables(uid):
+            if stored == name:
                 return StateInfo(name, table.kind, "")
         raise ConfigurationError(f"operator {uid!r} has no state {name!r}; add it with add_state")
 
     def _stored_uid(self, uid: str) -> str:
         return next((old for old, new in self._renamed.items() if new == uid), uid)
 
-    def _stored_tables(self, uid: str) -> Iterator[StateTable]:
+    def _name_of(self, stored_uid: str, stored_name: str) -> str:
+        return self._renamed_states.get((stored_uid, stored_name), stored_name)
+
+    def _stored_tables(self, uid: str) -> Iterator[tuple[str, StateTable]]:
+        """With the name that each has now."""
         stored = self._stored_uid(uid)
         for state in self.base.states():
             if state.uid == stored:
-                yield StateTable(self.base, stored, state.name, state.kind)
+                yield self._name_of(stored, state.name), StateTable(self.base, stored, state.name, state.kind)
 
 
 _KEYED = ("value", "list", "map", "reducing", "aggregating")

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -22,7 +23,7 @@ from tidegate.storage.anywhere import as_uri, folder_of, is_uri, reaching_anywhe
 from tidegate.storage.checkpoints import read_metadata
 from tidegate.storage.metadata import IN_FLIGHT, NOT_KEYED, PARQUET, CheckpointMetadata, OperatorInfo, SectionRef
 from tidegate.storage.paths import METADATA_NAME
-from tidegate.storage.savepoint_format import prepared_table, sources_table
+from tidegate.storage.savepoint_format import CANONICAL, NATIVE, prepared_table, sources_table
 from tidegate.storage.snapshot_file import SCHEMA_KIND, read_sections, select_sections
 from tidegate.storage.state_files import StateFiles
 from tidegate.storage.state_tables import read_rows
@@ -101,7 +102,8 @@ class StateTable:
             if file.sections and (file.sections[0].uid, file.sections[0].state) == (self.uid, self.name)
         ]
         if paths:
-            return spark.read.parquet(*[self.savepoint.store.uri(path or "") for path in paths])
+            # Hadoop takes a path as it is written: "a%20b" would be a folder of that name.
+            return spark.read.parquet(*[unquote(self.savepoint.store.uri(path or "")) for path in paths])
         return spark.createDataFrame(self.to_arrow())
 
     def __len__(self) -> int:
@@ -148,6 +150,21 @@ class Savepoint:
     @property
     def checkpoint(self) -> int:
         return self.metadata.checkpoint
+
+    @property
+    def kind(self) -> str:
+        return "savepoint" if self.metadata.savepoint else "checkpoint"
+
+    @property
+    def format(self) -> str:
+        """Of a savepoint: canonical, which others read, or native. Of a checkpoint: full, incremental, with "unaligned" where
+        it holds records under way."""
+        slots = self.metadata.slots
+        if self.metadata.savepoint:
+            return NATIVE if any(slot.states or slot.file.sections for slot in slots) else CANONICAL
+        sections = (section for slot in slots for section in slot.file.sections)
+        unaligned = ", unaligned" if any(section.kind == IN_FLIGHT for section in sections) else ""
+        return ("incremental" if any(slot.states for slot in slots) else "full") + unaligned
 
     def operators(self) -> list[OperatorInfo]:
         return list(self.metadata.operators)

@@ -57,11 +57,13 @@ class Declaration(ABC):
     line: UserLine  #: where the user wrote it
     value_type: DataType  #: of the value or accumulator, of a list's elements, of a map's values
     ttl: Ttl | None  #: how long each value, element or map entry lives; None: until it is cleared
+    renamed_from: str | None  #: under which it was stored before; None: it always had this name
 
-    def __init__(self, ttl: Ttl | None = None) -> None:
+    def __init__(self, ttl: Ttl | None = None, renamed_from: str | None = None) -> None:
         self.name = ""
         self.line = _calling_line()
         self.ttl = ttl
+        self.renamed_from = renamed_from
 
     @property
     @abstractmethod
@@ -105,14 +107,22 @@ class ValueState(StoredValue, Generic[T]):
     kind = "value"
 
     @overload
-    def __init__(self: ValueState[T | None], type: type[T], *, ttl: Ttl | None = ...) -> None: ...
+    def __init__(
+        self: ValueState[T | None], type: type[T], *, ttl: Ttl | None = ..., renamed_from: str | None = ...
+    ) -> None: ...
     @overload
-    def __init__(self: ValueState[T], type: type[T], *, default: T, ttl: Ttl | None = ...) -> None: ...
+    def __init__(
+        self: ValueState[T], type: type[T], *, default: T, ttl: Ttl | None = ..., renamed_from: str | None = ...
+    ) -> None: ...
     @overload
-    def __init__(self: ValueState[Any], type: Any, *, default: Any = ..., ttl: Ttl | None = ...) -> None: ...
+    def __init__(
+        self: ValueState[Any], type: Any, *, default: Any = ..., ttl: Ttl | None = ..., renamed_from: str | None = ...
+    ) -> None: ...
 
-    def __init__(self, type: Any, *, default: Any = None, ttl: Ttl | None = None) -> None:
-        super().__init__(ttl)
+    def __init__(
+        self, type: Any, *, default: Any = None, ttl: Ttl | None = None, renamed_from: str | None = None
+    ) -> None:
+        super().__init__(ttl, renamed_from)
         self.value_type = data_type(type)
         self.default = None if default is None else _checked_default(self.value_type, default, self.line)
 
@@ -133,12 +143,14 @@ class ListState(Declaration, Generic[T]):
     kind = "list"
 
     @overload
-    def __init__(self: ListState[T], type: type[T], *, ttl: Ttl | None = ...) -> None: ...
+    def __init__(
+        self: ListState[T], type: type[T], *, ttl: Ttl | None = ..., renamed_from: str | None = ...
+    ) -> None: ...
     @overload
-    def __init__(self: ListState[Any], type: Any, *, ttl: Ttl | None = ...) -> None: ...
+    def __init__(self: ListState[Any], type: Any, *, ttl: Ttl | None = ..., renamed_from: str | None = ...) -> None: ...
 
-    def __init__(self, type: Any, *, ttl: Ttl | None = None) -> None:
-        super().__init__(ttl)
+    def __init__(self, type: Any, *, ttl: Ttl | None = None, renamed_from: str | None = None) -> None:
+        super().__init__(ttl, renamed_from)
         self.value_type = data_type(type)
 
     @property
@@ -162,12 +174,28 @@ class MapState(Declaration, Generic[K, V]):
     kind = "map"
 
     @overload
-    def __init__(self: MapState[K, V], key_type: type[K], value_type: type[V], *, ttl: Ttl | None = ...) -> None: ...
+    def __init__(
+        self: MapState[K, V],
+        key_type: type[K],
+        value_type: type[V],
+        *,
+        ttl: Ttl | None = ...,
+        renamed_from: str | None = ...,
+    ) -> None: ...
     @overload
-    def __init__(self: MapState[Any, Any], key_type: Any, value_type: Any, *, ttl: Ttl | None = ...) -> None: ...
+    def __init__(
+        self: MapState[Any, Any],
+        key_type: Any,
+        value_type: Any,
+        *,
+        ttl: Ttl | None = ...,
+        renamed_from: str | None = ...,
+    ) -> None: ...
 
-    def __init__(self, key_type: Any, value_type: Any, *, ttl: Ttl | None = None) -> None:
-        super().__init__(ttl)
+    def __init__(
+        self, key_type: Any, value_type: Any, *, ttl: Ttl | None = None, renamed_from: str | None = None
+    ) -> None:
+        super().__init__(ttl, renamed_from)
         self.key_type: DataType = data_type(key_type)
         self.value_type = data_type(value_type)
         if not self.key_type.immutable:
@@ -203,15 +231,32 @@ class ReducingState(StoredValue, Generic[T]):
 
     @overload
     def __init__(
-        self: ReducingState[T], type: type[T], reduce_function: Callable[[T, T], T], *, ttl: Ttl | None = ...
+        self: ReducingState[T],
+        type: type[T],
+        reduce_function: Callable[[T, T], T],
+        *,
+        ttl: Ttl | None = ...,
+        renamed_from: str | None = ...,
     ) -> None: ...
     @overload
     def __init__(
-        self: ReducingState[Any], type: Any, reduce_function: Callable[[Any, Any], Any], *, ttl: Ttl | None = ...
+        self: ReducingState[Any],
+        type: Any,
+        reduce_function: Callable[[Any, Any], Any],
+        *,
+        ttl: Ttl | None = ...,
+        renamed_from: str | None = ...,
     ) -> None: ...
 
-    def __init__(self, type: Any, reduce_function: Callable[[Any, Any], Any], *, ttl: Ttl | None = None) -> None:
-        super().__init__(ttl)
+    def __init__(
+        self,
+        type: Any,
+        reduce_function: Callable[[Any, Any], Any],
+        *,
+        ttl: Ttl | None = None,
+        renamed_from: str | None = None,
+    ) -> None:
+        super().__init__(ttl, renamed_from)
         self.value_type = data_type(type)
         if not callable(reduce_function):
             raise TypeDeclarationError(
@@ -257,9 +302,14 @@ class AggregatingState(StoredValue, Generic[In, Out]):
     default = ABSENT
 
     def __init__(
-        self, aggregate: Aggregate[In, Any, Out], *, accumulator_type: Any = None, ttl: Ttl | None = None
+        self,
+        aggregate: Aggregate[In, Any, Out],
+        *,
+        accumulator_type: Any = None,
+        ttl: Ttl | None = None,
+        renamed_from: str | None = None,
     ) -> None:
-        super().__init__(ttl)
+        super().__init__(ttl, renamed_from)
         if isinstance(aggregate, type):
             raise TypeDeclarationError(
                 f"{self.line}: an AggregatingState needs an aggregation, not a class: write {aggregate.__name__}().",
@@ -318,7 +368,23 @@ def declared_states(function: object) -> dict[str, Declaration]:
                     state=name,
                 )
             written[name] = found[name] = attribute
+    _check_renames(cls, found)
     return found
+
+
+def _check_renames(cls: type, found: dict[str, Declaration]) -> None:
+    taken: dict[str, str] = {name: name for name in found}
+    for name, declaration in found.items():
+        old = declaration.renamed_from
+        if old is None:
+            continue
+        if old in taken:
+            raise TypeDeclarationError(
+                f"state {name!r} of {cls.__name__} ({declaration.line}) is said to be renamed from {old!r}, but that is also "
+                f"where {taken[old]!r} comes from. One stored state can become one declared state.",
+                state=name,
+            )
+        taken[old] = name
 
 
 def _checked_default(value_type: DataType, default: Any, line: UserLine) -> Any:

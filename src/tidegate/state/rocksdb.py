@@ -24,6 +24,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from tidegate.errors import ProtocolViolation
 from tidegate.state.backend import KeyedSnapshot, Section
 from tidegate.state.declarations import Declaration, ListState, MapState, StoredValue, ValueState
@@ -223,12 +225,15 @@ class RocksStateBackend(TableBackend[RocksTable]):
         """Whether all stored rows can be used as they are."""
         same = True
         for written in states.formats.values():
-            if written.name not in self._states and states.is_empty(written.name):
+            if not self._knows(written.name) and states.is_empty(written.name):
                 same = False  # a state that never held anything is not missed, but its family must not stay
                 continue
             declaration, _ = self._declared(written.name, written.kind)
             same = same and written == row_format(declaration)
         return same
+
+    def _knows(self, stored_name: str) -> bool:
+        return stored_name in self._states or self._renamed(stored_name) is not None
 
     def _copy(self, states: StoredStates, old: range) -> None:
         ours = overlap(old, self.key_groups)
@@ -237,10 +242,10 @@ class RocksStateBackend(TableBackend[RocksTable]):
         self._check(states)
         self._store.raise_sequence(states.sequence)
         for written in states.formats.values():
-            if written.name not in self._states:
+            if not self._knows(written.name):
                 continue
             declaration, table = self._declared(written.name, written.kind)
-            if written == row_format(declaration):
+            if msgspec.structs.replace(written, name=declaration.name) == row_format(declaration):
                 self._copy_rows(states, written, table.family, ours)
             else:
                 for section in stored_sections(states, written, ours):

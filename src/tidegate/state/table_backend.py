@@ -94,7 +94,7 @@ class TableBackend(KeyedStateBackend, Generic[TableT]):
 
     def _declared(self, state_name: str, kind: str) -> tuple[Declaration, TableT]:
         """:raises ConfigurationError: for stored state that is not declared any more, or as another kind."""
-        state = self._states.get(state_name)
+        state = self._states.get(state_name) or self._renamed(state_name)
         if state is None:
             raise ConfigurationError(
                 f"the checkpoint holds a {kind} state {state_name!r}, which the operator no longer declares; it "
@@ -109,6 +109,10 @@ class TableBackend(KeyedStateBackend, Generic[TableT]):
                 state=state_name,
             )
         return state[0], state[1]
+
+    def _renamed(self, stored_name: str) -> tuple[Declaration, TableT, Handle] | None:
+        """The state that had this name when it was stored."""
+        return next((state for state in self._states.values() if state[0].renamed_from == stored_name), None)
 
     # -- keys --------------------------------------------------------------------------------------------------------
 

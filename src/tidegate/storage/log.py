@@ -14,7 +14,8 @@ Invariant 3. `latest` is the last of `retained`, unless it lies outside the job'
 Which ids a new generation gives out: from `next_checkpoint_id` on, without a gap. An id that an older driver triggered
 but never logged may thus be given out again. That is harmless: no slot commits before the id stands in the log, the
 older driver can no longer put it there (invariant 1), and all that was staged for it has the older attempt in its name.
-Inside a generation the coordinator counts on in memory and never gives an id out twice.
+The id of a savepoint is noted (SAVEPOINT) before the savepoint stands, so it is never that of another snapshot. Inside
+a generation the coordinator counts on in memory and never gives an id out twice.
 
 A record whose `create` fails is *in doubt*: it may stand in the log, or arrive there later. Two ways out: `append` the
 very same record again until it succeeds, or `take_generation`: its record takes the sequence number, or is put behind
@@ -36,6 +37,7 @@ from tidegate.ids import AttemptId, AttemptNumber, Generation
 from tidegate.storage.anywhere import is_uri
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import ObjectStore, StorageNotFound
+from tidegate.storage.versioned import decode_versioned
 
 LOG_FORMAT_VERSION = 1
 
@@ -43,6 +45,7 @@ LOG_FORMAT_VERSION = 1
 class LogKind(enum.StrEnum):
     GENERATION = "generation"  #: a driver has taken the job over
     CHECKPOINT = "checkpoint"  #: a checkpoint is complete: its sinks may commit
+    SAVEPOINT = "savepoint"  #: a savepoint uses an id; it changes nothing for a resume
     SAVEPOINT_STOP = "savepoint_stop"  #: the savepoint of a stop: restored only to commit, then the job ends
     FINISHED = "finished"  #: all input has ended (or the stop is done), and all is committed
     CANCELED = "canceled"
@@ -82,6 +85,9 @@ class LogRecord(msgspec.Struct, frozen=True):
     stopping: bool = False  # `latest` is the savepoint of a stop; stays over take-overs until FINISHED
     finished: bool = False
     reason: str = ""  # of FAILED
+    savepoint_ids_below: int = (
+        0  # savepoints may have used ids below this: a new generation begins here, at the earliest
+    )
 
 
 class Resume(enum.Enum):
@@ -224,7 +230,7 @@ class JobLog:
         else:
             sequence, generation, incarnation = newest.sequence + 1, newest.generation + 1, newest.incarnation
             next_id, latest, retained, stopping = (
-                newest.next_checkpoint_id,
+                max(newest.next_checkpoint_id, newest.savepoint_ids_below),
                 newest.latest,
                 newest.retained,
                 newest.stopping,
@@ -329,6 +335,11 @@ class JobLog:
             stopping=stop,
         )
 
+    def savepoint(self, checkpoint: int, now: float) -> LogRecord:
+        """The id is used up, before the savepoint stands. A checkpoint with a smaller one may still be completed."""
+        used = max(self._held().savepoint_ids_below, checkpoint + 1)
+        return self._next(LogKind.SAVEPOINT, now, savepoint_ids_below=used)
+
     def finished(self, now: float) -> LogRecord:
         return self._next(LogKind.FINISHED, now, finished=True, stopping=False)
 
@@ -387,10 +398,6 @@ class _Envelope(msgspec.Struct, frozen=True):
     record: msgspec.Raw
 
 
-class _VersionOnly(msgspec.Struct):
-    format_version: int
-
-
 def encode_record(record: LogRecord) -> bytes:
     """JSON for people to read; the checksum is over the bytes of `record`, so fields added later are covered as
     well."""
@@ -404,14 +411,7 @@ def decode_record(data: bytes, uri: str) -> LogRecord:
     """:raises CheckpointDamaged: when the bytes are no record, were changed, or are of a version that we cannot
     read."""
     try:
-        version = msgspec.json.decode(data, type=_VersionOnly).format_version
-        if version != LOG_FORMAT_VERSION:
-            raise CheckpointDamaged(
-                f"{uri} has format version {version}; this release reads version {LOG_FORMAT_VERSION}. "
-                "Use the release that wrote it, or a newer one.",
-                uri=uri,
-            )
-        envelope = msgspec.json.decode(data, type=_Envelope)
+        envelope = decode_versioned(data, _Envelope, "format_version", (LOG_FORMAT_VERSION,), uri)
         body = bytes(envelope.record)
         if xxhash.xxh3_128_hexdigest(body) == envelope.checksum:
             return msgspec.json.decode(body, type=LogRecord)

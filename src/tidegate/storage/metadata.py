@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from tidegate.errors import CheckpointDamaged
-from tidegate.storage.state_files import StateFiles
+from tidegate.storage.state_files import StateFiles, files_with_paths
+from tidegate.storage.versioned import decode_versioned
 
 FORMAT_VERSION = 1
 NOT_KEYED = -1  #: the key group of what has none
@@ -142,16 +143,12 @@ def metadata_with_paths(metadata: CheckpointMetadata, follow: Callable[[str | No
     def placed(file: FileRef) -> FileRef:
         return msgspec.structs.replace(file, path=follow(file.path))
 
-    def state_placed(state: StateFiles) -> StateFiles:
-        files = [msgspec.structs.replace(file, path=follow(file.path) or file.path) for file in state.files]
-        return msgspec.structs.replace(state, files=files)
-
     slots = [
         msgspec.structs.replace(
             slot,
             file=placed(slot.file),
             tables=[placed(table) for table in slot.tables],
-            states=[state_placed(state) for state in slot.states],
+            states=[files_with_paths(state, lambda path: follow(path) or path) for state in slot.states],
         )
         for slot in metadata.slots
     ]
@@ -165,17 +162,6 @@ def encode_metadata(metadata: CheckpointMetadata) -> bytes:
 def decode_metadata(data: bytes, path: str) -> CheckpointMetadata:
     """:raises CheckpointDamaged: when the file is no metadata, or of a version that this release cannot read."""
     try:
-        found = msgspec.json.decode(data, type=_VersionOnly).format_version
-        if found != FORMAT_VERSION:
-            raise CheckpointDamaged(
-                f"{path} has format version {found}; this release reads version {FORMAT_VERSION}. "
-                "Use the release that wrote it, or a newer one.",
-                path=path,
-            )
-        return msgspec.json.decode(data, type=CheckpointMetadata)
+        return decode_versioned(data, CheckpointMetadata, "format_version", (FORMAT_VERSION,), path)
     except msgspec.MsgspecError as error:
         raise CheckpointDamaged(f"{path} is not a checkpoint's metadata: {error}", path=path) from error
-
-
-class _VersionOnly(msgspec.Struct):
-    format_version: int

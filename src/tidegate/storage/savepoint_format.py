@@ -1,4 +1,4 @@
-"""The folder of a savepoint: Parquet tables and one JSON file. Version 1; docs/savepoint-format.md describes it for readers.
+"""The folder of a savepoint: Parquet tables and one JSON file. docs/savepoint-format.md describes it for readers.
 
     <folder>/_metadata.json                          written last: from here on the savepoint is whole
     <folder>/keyed/<operator>/<state>/part-1-0.parquet       of slot 1.0
@@ -8,6 +8,9 @@
     <folder>/sources.parquet                         the positions of all splits
     <folder>/prepared.parquet                        what sinks have prepared and not committed
     <folder>/slot-1-0.snapshot                       in place of the first four, in the native format
+    <folder>/state/<operator>/slot-1-0.<name>.state  keyed state as RocksDB's own files, in the native format
+
+Version 2 differs from 1 by these last files alone. What has none is written as version 1, so that older releases read it.
 
 Every path in the JSON is relative to the folder, so it can be copied anywhere. A reader gets a `CheckpointMetadata`, as
 for a checkpoint; whoever restores sees no difference.
@@ -18,7 +21,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -40,10 +43,14 @@ from tidegate.storage.metadata import (
     SplitState,
     SubtaskSnapshot,
 )
+from tidegate.storage.paths import METADATA_NAME, STATE_SUFFIX
+from tidegate.storage.state_files import StateFiles, files_with_paths
 from tidegate.storage.state_tables import table_ref
 from tidegate.storage.store import ObjectStore, StorageNotFound
+from tidegate.storage.versioned import decode_versioned, version_of
 
-SAVEPOINT_VERSION = 1
+SAVEPOINT_VERSION = 2
+WITHOUT_FILES = 1  #: the version of what holds no files of a database
 SOURCES_NAME = "sources.parquet"
 PREPARED_NAME = "prepared.parquet"
 
@@ -94,6 +101,7 @@ class SlotInfo(msgspec.Struct, frozen=True):
     subtasks: list[SubtaskInfo] = []
     tables: list[TableInfo] = []
     file: FileRef | None = None  # in the native format
+    states: list[StateFiles] = []  # in the native format, of a backend whose state is files
 
 
 class SmallTable(msgspec.Struct, frozen=True):
@@ -138,6 +146,16 @@ def table_path(uid: str, state: str, kind: str, layer: int, index: int) -> str:
     return f"keyed/{folder_name(uid)}/{folder_name(state)}/{part}"
 
 
+def native_file_path(layer: int, index: int) -> str:
+    """Relative to the folder."""
+    return f"slot-{layer}-{index}.snapshot"
+
+
+def state_file_path(uid: str, layer: int, index: int, name: str) -> str:
+    """Relative to the folder. The suffix says that checkpoints of a job which has claimed the savepoint may refer to it."""
+    return f"state/{folder_name(uid)}/slot-{layer}-{index}.{name}{STATE_SUFFIX}"
+
+
 def folder_name(text: str) -> str:
     """The text itself where it can be a folder anywhere; else a plain form of it with a hash."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", text)[:80]
@@ -148,20 +166,28 @@ def folder_name(text: str) -> str:
 
 
 def store_savepoint(
-    store: ObjectStore, folder: str, metadata: CheckpointMetadata, *, format: str, stopped: str | None = None
+    store: ObjectStore,
+    folder: str,
+    metadata: CheckpointMetadata,
+    *,
+    format: str,
+    stopped: str | None = None,
+    half: Callable[[], None] = lambda: None,
 ) -> bytes:
     """The driver's part, after every slot has stored its own: two small tables, then the JSON file. Gives its bytes.
 
-    The files of `metadata` lie in `folder`.
+    The files of `metadata` lie in `folder`. `half` is called when all is stored but the JSON file.
 
     :raises CheckpointDamaged: when there is a savepoint in the folder already.
     """
     subtasks = [subtask for slot in metadata.slots for subtask in slot.subtasks]
     sources = _store_small(store, folder, SOURCES_NAME, sources_table(subtasks))
     prepared = _store_small(store, folder, PREPARED_NAME, prepared_table(subtasks))
+    half()
+    has_files = any(slot.states for slot in metadata.slots)
     data = encode_savepoint(
         SavepointMetadata(
-            savepoint_version=SAVEPOINT_VERSION,
+            savepoint_version=SAVEPOINT_VERSION if has_files else WITHOUT_FILES,
             format=format,
             job=metadata.job,
             checkpoint=metadata.checkpoint,
@@ -176,7 +202,7 @@ def store_savepoint(
             stopped=stopped,
         )
     )
-    if not store.create(f"{folder}/_metadata.json", data):
+    if not store.create(f"{folder}/{METADATA_NAME}", data):
         raise CheckpointDamaged(f"there is a savepoint in {folder} already; it stays as it is", path=folder)
     return data
 
@@ -223,20 +249,23 @@ def _slot_info(slot: SlotSnapshot, folder: str) -> SlotInfo:
         index=slot.index,
         subtasks=[SubtaskInfo(s.uid, s.subtask, s.ended, s.watermark) for s in slot.subtasks],
         tables=[_table_info(table, folder) for table in slot.tables],
-        file=msgspec.structs.replace(file, path=_inside(file.path, folder)) if file.sections else None,
+        file=msgspec.structs.replace(file, path=None if file.path is None else _inside(file.path, folder))
+        if file.sections
+        else None,
+        states=[files_with_paths(state, lambda path: _inside(path, folder)) for state in slot.states],
     )
 
 
 def _table_info(table: FileRef, folder: str) -> TableInfo:
     first = table.sections[0]
+    assert table.path is not None
     path = _inside(table.path, folder)
-    assert path is not None
     counts = [(section.key_group, section.rows) for section in table.sections]
     return TableInfo(first.uid, first.state, first.kind, path, table.size, first.checksum, counts)
 
 
-def _inside(path: str | None, folder: str) -> str | None:
-    return None if path is None else path.removeprefix(f"{folder}/")
+def _inside(path: str, folder: str) -> str:
+    return path.removeprefix(f"{folder}/")
 
 
 # -- reading -------------------------------------------------------------------------------------------------------
@@ -244,22 +273,16 @@ def _inside(path: str | None, folder: str) -> str | None:
 
 def is_savepoint(data: bytes) -> bool:
     try:
-        return msgspec.json.decode(data, type=_Peek).savepoint_version is not None
+        return version_of(data, "savepoint_version") is not None
     except msgspec.MsgspecError:
         return False
 
 
 def decode_savepoint(data: bytes, uri: str) -> SavepointMetadata:
     """:raises CheckpointDamaged: when the bytes are no savepoint's JSON, or of a version that this release cannot read."""
+    readable = (WITHOUT_FILES, SAVEPOINT_VERSION)
     try:
-        version = msgspec.json.decode(data, type=_Peek).savepoint_version
-        if version != SAVEPOINT_VERSION:
-            raise CheckpointDamaged(
-                f"{uri} is a savepoint of version {version}; this release reads version {SAVEPOINT_VERSION}. "
-                "Use the release that wrote it, or a newer one.",
-                path=uri,
-            )
-        return msgspec.json.decode(data, type=SavepointMetadata)
+        return decode_versioned(data, SavepointMetadata, "savepoint_version", readable, uri)
     except msgspec.MsgspecError as error:
         raise CheckpointDamaged(f"{uri} is not a savepoint's metadata: {error}", path=uri) from error
 
@@ -269,7 +292,7 @@ def read_savepoint(store: ObjectStore, folder: str, data: bytes) -> CheckpointMe
 
     :raises CheckpointDamaged: when one of its small tables is missing or changed.
     """
-    savepoint = decode_savepoint(data, store.uri(f"{folder}/_metadata.json"))
+    savepoint = decode_savepoint(data, store.uri(f"{folder}/{METADATA_NAME}"))
     splits: dict[tuple[str, int], list[SplitState]] = {}
     for row in _load_small(store, folder, savepoint.sources, _SOURCES):
         split = SplitState(row["split"], json.loads(row["position"]), row["finished"])
@@ -298,6 +321,7 @@ def read_savepoint(store: ObjectStore, folder: str, data: bytes) -> CheckpointMe
                 _placed(slot.file, folder),
                 [subtask(info) for info in slot.subtasks],
                 [_table_ref(table, folder) for table in slot.tables],
+                [files_with_paths(state, lambda path: f"{folder}/{path}") for state in slot.states],
             )
             for slot in savepoint.slots
         ],
@@ -329,10 +353,6 @@ def _load_small(store: ObjectStore, folder: str, table: SmallTable, schema: pa.S
     return rows
 
 
-class _Peek(msgspec.Struct):
-    savepoint_version: int | None = None
-
-
 __all__ = [
     "CANONICAL",
     "NATIVE",
@@ -347,9 +367,11 @@ __all__ = [
     "encode_savepoint",
     "folder_name",
     "is_savepoint",
+    "native_file_path",
     "prepared_table",
     "read_savepoint",
     "sources_table",
+    "state_file_path",
     "store_savepoint",
     "table_path",
 ]

@@ -72,6 +72,12 @@ class StateFiles(msgspec.Struct, frozen=True):
         return new + sum(len(file.content) for file in self.small_files)
 
 
+def files_with_paths(state: StateFiles, follow: Callable[[str], str]) -> StateFiles:
+    """The same, with every file under another path."""
+    files = [msgspec.structs.replace(file, path=follow(file.path)) for file in state.files]
+    return msgspec.structs.replace(state, files=files)
+
+
 class FileStorage(Protocol):
     """`ObjectStore` is one."""
 

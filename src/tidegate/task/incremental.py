@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tidegate.errors import StorageError
 from tidegate.ids import CheckpointId
@@ -38,6 +38,7 @@ log = logging.getLogger("tidegate.task")
 MapFiles = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
+@runtime_checkable
 class FilesSnapshot(Protocol):
     """A snapshot that can be kept as files; `RocksSnapshot` is one."""
 

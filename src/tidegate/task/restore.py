@@ -40,7 +40,7 @@ def restore_state(
         states = list(group)
         backend = _backend_of(operators, uid)
         dropped = {state for of, state in start.dropped_states if of == uid}
-        exact = restore_files(backend, storage, states, dropped, storage.copies)
+        exact = restore_files(backend, storage, states, dropped, storage.copies) and uid not in start.changed
         if exact and start.owned and start.restored_from is not None and uid in files:
             files[uid].restored(CheckpointId(start.restored_from), states[0])
     for file in start.files:

@@ -1,31 +1,73 @@
-"""A slot's part of a savepoint. Executor; a background thread."""
+"""A slot's part of a savepoint. Executor; a background thread.
+
+canonical   a Parquet table for each state, the same for every backend
+native      what a checkpoint would store: RocksDB's tables as they are, all else in the slot's snapshot file. Nothing of
+            it is shared with checkpoints: a savepoint owns its files
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 
 import pyarrow as pa
 
 from tidegate.graph.plan import JobPlan
 from tidegate.graph.specs import keys_of
-from tidegate.ids import SlotId
+from tidegate.ids import CheckpointId, SlotId
 from tidegate.state.backend import Section
 from tidegate.state.canonical_rows import canonical_rows
+from tidegate.state.key_groups import key_group_range
 from tidegate.state.keys import KeyType
 from tidegate.storage.metadata import NOT_KEYED, FileRef
-from tidegate.storage.savepoint_format import table_path
+from tidegate.storage.savepoint_format import native_file_path, state_file_path, table_path
+from tidegate.storage.state_files import StateFiles
 from tidegate.storage.state_tables import store_table
+from tidegate.task.incremental import FilesSnapshot, IncrementStorage, Lineage, store_increment
+from tidegate.task.operators.base import OperatorSnapshot
 from tidegate.task.ports import SnapshotStorage
 from tidegate.wire.control import SavepointOrder
 
 
 def native_path(order: SavepointOrder, slot: SlotId) -> str:
-    return f"{order.folder}/slot-{slot.layer}-{slot.index}.snapshot"
+    return f"{order.folder}/{native_file_path(slot.layer, slot.index)}"
+
+
+def store_files(
+    storage: IncrementStorage,
+    order: SavepointOrder,
+    slot: SlotId,
+    plan: JobPlan,
+    checkpoint: CheckpointId,
+    operators: Iterable[OperatorSnapshot],
+) -> list[StateFiles]:
+    """The native format of a backend whose state is files: they are uploaded as they are. Durable when it returns."""
+    planned = {str(operator.uid): operator for operator in plan.operators}
+
+    def store(operator: OperatorSnapshot, files: FilesSnapshot) -> StateFiles:
+        of = planned[operator.uid]
+        return store_increment(
+            Lineage(),
+            files,
+            storage,
+            checkpoint,
+            lambda name: f"{order.folder}/{state_file_path(operator.uid, slot.layer, slot.index, name)}",
+            uid=operator.uid,
+            subtask=operator.subtask,
+            key_groups=key_group_range(operator.subtask, of.parallelism, of.max_parallelism),
+            share=False,
+        )
+
+    return [store(each, each.keyed) for each in operators if isinstance(each.keyed, FilesSnapshot)]
 
 
 def store_tables(
-    storage: SnapshotStorage, order: SavepointOrder, slot: SlotId, plan: JobPlan, states: Iterable[tuple[str, Section]]
+    storage: SnapshotStorage,
+    order: SavepointOrder,
+    slot: SlotId,
+    plan: JobPlan,
+    states: Iterable[tuple[str, Section]],
+    on_table: Callable[[], None] = lambda: None,
 ) -> list[FileRef]:
     """The canonical format: a Parquet table for each state. Durable when it returns.
 
@@ -41,6 +83,7 @@ def store_tables(
         table = store_table(storage, path, uid, state, kind, rows)
         if table is not None:
             tables.append(table)
+            on_table()
     return tables
 
 

@@ -328,6 +328,7 @@ class Slot:
             raise ProtocolViolation(f"slot {self.id} was started twice")
         self._started = True
         self._restoring = self._files.copies.begin(self._storage, start, self._clock())
+        self._crash_points.reach("slot.restoring", self.id, start.restored_from)
         restore_state(self._restoring, start, self.chains, self._files)
         frames = self._new_held()
         for frame in in_flight_frames(self._restoring, start, self._plan, self._receivers):
@@ -408,8 +409,7 @@ class Slot:
     def _forget_trigger(self, checkpoint: CheckpointId) -> None:
         self.mailbox.shut_up_to(checkpoint)
         self._cuts.forget_up_to(checkpoint)
-        for old in [id for id in self._triggered_at if id <= checkpoint]:
-            del self._triggered_at[old]
+        self._triggered_at = {id: at for id, at in self._triggered_at.items() if id > checkpoint}
         self._uploader.aborted -= {id for id in self._uploader.aborted if id < checkpoint}
 
     # -- frames ---------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
@@ -19,13 +20,14 @@ from tidegate.graph.plan import JobPlan
 from tidegate.ids import CheckpointId, SlotId
 from tidegate.state.backend import KeyedSnapshot, Section
 from tidegate.storage.metadata import FileRef, SlotSnapshot, SubtaskSnapshot
-from tidegate.storage.savepoint_format import CANONICAL
+from tidegate.storage.savepoint_format import CANONICAL, NATIVE
 from tidegate.storage.snapshot_file import SnapshotFileWriter, carry_snapshot, store_snapshot
+from tidegate.storage.state_files import StateFiles
 from tidegate.task.in_flight import in_flight_sections
 from tidegate.task.keyed_files import SlotFiles
 from tidegate.task.operators.base import OperatorSnapshot
 from tidegate.task.ports import Background, ControlPort, CrashPoints, SnapshotStorage
-from tidegate.task.savepoints import native_path, store_tables
+from tidegate.task.savepoints import native_path, store_files, store_tables
 from tidegate.wire.control import Acknowledge, Decline, SavepointOrder, SnapshotTimings
 from tidegate.wire.frame import Frame
 
@@ -100,15 +102,12 @@ class SnapshotUploader:
     ) -> SlotSnapshot:
         shared = self.files if order is None else SlotFiles()  # a savepoint owns its files, and has no local copies
         shared.copies.take(checkpoint)
-        states = [
-            shared[operator.uid].store(checkpoint, operator.keyed)
-            for operator in operators
-            if operator.keyed is not None and operator.uid in shared
-        ]
-        sections = _sections(operators, self.plan, in_flight, shared)
+        states = self._store_state_files(checkpoint, operators, order)
+        sections = _sections(operators, self.plan, in_flight, {state.uid for state in states})
         tables: list[FileRef] = []
         if order is not None and order.format == CANONICAL:
-            tables = store_tables(self.storage, order, self.slot, self.plan, sections)
+            half = partial(self.crash_points.reach, "slot.table-stored", self.slot, checkpoint)
+            tables = store_tables(self.storage, order, self.slot, self.plan, sections, half)
             file = FileRef(size=0)
         else:
             writer = SnapshotFileWriter()
@@ -133,6 +132,20 @@ class SnapshotUploader:
             for operator in operators
         ]
         return SlotSnapshot(self.slot.layer, self.slot.index, file, subtasks, tables, states)
+
+    def _store_state_files(
+        self, checkpoint: CheckpointId, operators: list[OperatorSnapshot], order: SavepointOrder | None
+    ) -> list[StateFiles]:
+        """Keyed state that is kept as files, apart from the slot's file."""
+        if order is None:
+            return [
+                self.files[operator.uid].store(checkpoint, operator.keyed)
+                for operator in operators
+                if operator.keyed is not None and operator.uid in self.files
+            ]
+        if order.format == NATIVE:
+            return store_files(self.storage, order, self.slot, self.plan, checkpoint, operators)
+        return []
 
 
 class SnapshotOrders:

@@ -39,7 +39,9 @@ DRIVER_POINTS = (
 )
 ALL_POINTS = (*SLOT_POINTS, *DRIVER_POINTS)
 #: Reached only by a savepoint; it passes all the others too.
-SAVEPOINT_POINTS = ("driver.savepoint-stored",)
+SAVEPOINT_POINTS = ("slot.table-stored", "driver.tables-stored", "driver.savepoint-stored")
+#: Where a job begins, from the first of its log or from any snapshot.
+START_POINTS = ("driver.generation-taken", "slot.restoring")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Crash:
     index: int | None = None
 
     def __post_init__(self) -> None:
-        known = (*ALL_POINTS, *SAVEPOINT_POINTS)
+        known = (*ALL_POINTS, *SAVEPOINT_POINTS, *START_POINTS)
         if self.point not in known:
             raise ValueError(f"there is no crash point {self.point!r}; there are {', '.join(known)}")
 

@@ -194,6 +194,7 @@ class Start(Message, frozen=True):
     in_flight: list[FileRef] = []  # records that were under way to this slot's operators; the oldest file first
     incarnation: str = ""  # of the job's log
     dropped_states: list[tuple[str, str]] = []  # (uid, state) that nobody declares any more, and may be forgotten
+    changed: list[str] = []  # uids whose state is not restored as it is stored: converted, renamed or dropped
     commit_only: bool = False  # the savepoint of a stop stands: commit what it holds, process nothing
     states: list[StateFiles] = []  # keyed state kept as files, of every old subtask with key groups of ours
     owned: bool = True  # the checkpoint is this job's own: the next one may refer to its files

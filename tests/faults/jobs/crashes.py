@@ -3,9 +3,11 @@ from that" can be said."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +24,15 @@ class CrashesInOrder:
 
     A slot can be hit only by the crash that was armed when its attempt was shipped, so an attempt has one crash at most:
     its other slots may still come to the next point while they are being ended. `folder` is shared by all processes of
-    the test. A crash's `nth` counts in one process, from its arming.
+    the test. A crash's `nth` counts in one process, from its arming. With `only_while_asked` a crash can happen only while
+    the test is asking for something (`asking`).
     """
 
-    def __init__(self, folder: str | Path, crashes: list[Crash], signal_name: str = "SIGKILL") -> None:
+    def __init__(
+        self, folder: str | Path, crashes: list[Crash], signal_name: str = "SIGKILL", only_while_asked: bool = False
+    ) -> None:
         self._folder = str(folder)
+        self._only_while_asked = only_while_asked
         self._crashes = [crash for crash in crashes for _ in range(crash.times)]
         self._signal = signal.Signals[signal_name]
         self._shipped: int | None = None  #: the crash that is armed for the attempt of this slot; None: on the driver
@@ -37,6 +43,8 @@ class CrashesInOrder:
         return {**self.__dict__, "_shipped": self.happened_count() if self._shipped is None else self._shipped}
 
     def reach(self, point: str, slot: SlotId | None = None, checkpoint: int | None = None) -> None:
+        if self._only_while_asked and not os.path.exists(_asking_file(self._folder)):
+            return
         armed = self.happened_count()
         if self._shipped not in (None, armed):
             return
@@ -58,3 +66,22 @@ class CrashesInOrder:
 
     def _claim_file(self, number: int) -> str:
         return f"{self._folder}/crash-{number:03}"
+
+
+@contextlib.contextmanager
+def asking(folder: str | Path) -> Iterator[None]:
+    """Crashes that wait for it may happen now. A process that dies in here is followed by one that calls `nothing_asked`."""
+    Path(_asking_file(folder)).touch()
+    try:
+        yield
+    finally:
+        nothing_asked(folder)
+
+
+def nothing_asked(folder: str | Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(_asking_file(folder))
+
+
+def _asking_file(folder: str | Path) -> str:
+    return f"{folder}/asking"

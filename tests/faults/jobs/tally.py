@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 import tidegate as tg
-from faults.jobs.crashes import CrashesInOrder
+from faults.jobs.crashes import CrashesInOrder, asking, nothing_asked
 from faults.jobs.faulty import FaultyFileSink, Trips
 from faults.jobs.paced import PacedGenerator
-from tidegate.errors import TidegateError
+from tidegate.errors import SavepointFailed, TidegateError
 from tidegate.testing.crash_points import Crash
 
 if TYPE_CHECKING:
@@ -67,11 +67,17 @@ class Settings:
     kafka: tuple[str, str, str, str] | None = (
         None  #: servers, topics of readings, of rows and of markers, in place of files
     )
+    ask: str | None = None  #: what the driver asks for, behind a checkpoint: "savepoint", "stop" or "drain"
+    only_while_asked: bool = False  #: crashes happen only while something is asked for
     gateway: tuple[int, str] | None = None  #: port and secret of a running JVM, which the driver is to use
 
     @property
     def output(self) -> str:
         return os.path.join(self.folder, "output")
+
+    @property
+    def savepoints(self) -> str:
+        return os.path.join(self.folder, "savepoints")
 
     @property
     def notes(self) -> str:
@@ -181,7 +187,7 @@ def build(settings: Settings, spark: Any = None) -> tg.StreamEnvironment:
     env.restart_strategy("fixed-delay", attempts=1000, delay="0s")
     env._config = dataclasses.replace(env._config, heartbeat_timeout_s=settings.heartbeat_s)
     if settings.crashes:
-        env._crash_points = CrashesInOrder(settings.notes, settings.crashes, settings.signal)
+        env._crash_points = CrashesInOrder(settings.notes, settings.crashes, settings.signal, settings.only_while_asked)
     os.makedirs(settings.notes, exist_ok=True)
     source: tg.Source = PacedGenerator(
         reading,
@@ -242,6 +248,33 @@ def narrate(client: JobClient) -> None:
     client.view.subscribe(observe)
 
 
+def carry_out(client: JobClient, settings: Settings, what: str) -> str | None:
+    """Take a checkpoint, then ask; for a stop behind records that are to be committed. The savepoint's path; None: it was
+    refused, and the job goes on."""
+    client.checkpoint_now()
+    written = records_written(client)
+    while what != "savepoint" and records_written(client) == written:
+        time.sleep(0.02)
+    with asking(settings.notes):
+        try:
+            if what == "savepoint":
+                return client.savepoint(settings.savepoints)
+            return client.stop(settings.savepoints, drain=what == "drain")
+        except SavepointFailed:
+            return None
+
+
+def records_written(client: JobClient) -> int:
+    """By the sinks, as far as the driver has heard."""
+    heard = client.view.snapshot().heartbeats.values()
+    return sum(operator.records_in for each in heard for operator in each.operators if operator.uid == "files")
+
+
+def await_running(client: JobClient) -> None:
+    while client.status.name != "RUNNING" and not client.status.is_terminal:
+        time.sleep(0.02)
+
+
 def attached_session(gateway: tuple[int, str]) -> Any:
     """The session of a JVM that runs already: a driver then starts in a second, and its death leaves the JVM alone."""
     os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(gateway[0]), gateway[1]
@@ -260,11 +293,16 @@ def attached_session(gateway: tuple[int, str]) -> Any:
 
 def main() -> None:
     settings = Settings.from_json(sys.argv[1])
+    nothing_asked(settings.notes)
     env = build(settings, None if settings.gateway is None else attached_session(settings.gateway))
     try:
         client = env.execute_async()
         narrate(client)
         say(launched=os.getpid())
+        if settings.ask is not None:
+            await_running(client)
+            if not client.status.is_terminal:
+                say(asked=settings.ask, path=carry_out(client, settings, settings.ask))
         status = client.wait()
         say(ended=status.name)
     except TidegateError as error:
