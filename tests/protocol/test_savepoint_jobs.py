@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -274,12 +275,54 @@ def test_a_rollback_says_what_was_committed_since_and_a_reader_sees_the_new_epoc
 
     run(job(storage, LONG_SOURCE, retained=100, resume="chk-5"))
 
-    assert "goes back to checkpoint 5, but has completed checkpoint" in caplog.text
+    (warning,) = [line for line in caplog.messages if "goes back" in line]
+    said = r"checkpoint 5 \(1970-.* UTC\), but has completed checkpoint 1\d \(1970-.* UTC\): what its sinks \('out'\)"
+    assert re.search(said, warning), warning
     ids = [record.latest.id for record in log_records(storage) if record.kind is LogKind.CHECKPOINT and record.latest]
     assert len(ids) == len(set(ids)), "an id was used twice"
     kept = [row for name, rows in before.items() if int(name.split("-")[0]) <= 5 for row in rows]
     new = [row for name, rows in ledger("out").committed.items() if name not in before for row in rows]
     assert_counted_once([*kept, *new], LONG_SOURCE)
+
+
+class Failing(tg.KeyedProcessFunction):
+    """Fails for good, once it has come to the middle."""
+
+    seen = tg.ValueState(int, default=0)
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def process_element(self, value: tuple[int, int], ctx: tg.Context) -> list[tuple[int, int]]:
+        self.seen.set(self.seen.get() + 1)
+        if self.seen.get() > self.limit:
+            raise ValueError("no more")
+        return [(ctx.key, self.seen.get())]
+
+
+@pytest.mark.parametrize("delete_on_cancel", [False, True])
+def test_a_failed_job_keeps_its_checkpoints_in_any_case(delete_on_cancel: bool) -> None:
+    """`delete_on_cancel` is about canceled jobs. When the function is repaired the job goes on."""
+    storage = fresh_storage()
+
+    def build(limit: int, **settings: Any) -> tg.StreamEnvironment:
+        env = environment(storage=storage, every="10ms", delete_on_cancel=delete_on_cancel, **settings)
+        env.restart_strategy("none")
+        numbers = env.from_source(SOURCE, uid="source", returns=tuple[int, int])
+        counted = numbers.key_by(lambda row: row[1] % 5, key_type=int).process(Failing(limit), uid="count")
+        counted.sink_to(LedgerSink("out"), uid="out")
+        return env
+
+    result = InProcessRun(build(30), 0).run()
+    assert result.status is JobStatus.FAILED
+    last = log_records(storage)[-1]
+    assert last.kind is LogKind.FAILED
+    assert last.latest is not None
+    assert 0 < len(ledger("out").rows()) < len(SOURCE.numbers())
+
+    run(build(10_000, resume="latest"))
+
+    assert sorted(ledger("out").rows()) == [(key, count) for key in range(5) for count in range(1, 51)]
 
 
 def test_what_a_job_was_started_from_stays_unless_it_is_claimed() -> None:
@@ -354,29 +397,6 @@ def test_a_claimed_native_savepoint_goes_when_no_checkpoint_needs_its_files(back
     run(job(storage, name="next", resume="latest", limits=limits))
 
     assert_counted_once(ledger("out").rows(), SOURCE)
-
-
-def test_a_drain_that_fails_begins_again_from_the_last_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has ended cannot be taken back; but the job is not told that it is over, and nothing is lost or doubled."""
-    ask = Ask(request(StopMode.DRAIN), after_checkpoints=1)
-
-    def open_somewhere(uri: str) -> Any:
-        return Unwritable(uri.removeprefix("memory://")) if "/savepoint-" in uri else open_store(uri)
-
-    monkeypatch.setattr("tidegate.storage.anywhere.open_store", open_somewhere)
-    started = run(job(limits={"tolerable_failures": 0}), ask)
-
-    with pytest.raises(SavepointFailed, match="the disk is full"):
-        ask.outcome  # noqa: B018
-    assert started._attempts == 2
-    assert_counted_once(ledger("out").rows(), SOURCE)
-
-
-class Unwritable(MemoryStore):
-    """Takes no files."""
-
-    def put(self, path: str, data: Any) -> None:
-        raise StorageError("the disk is full")
 
 
 @pytest.mark.parametrize("format", ["parquet", "files"])

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from protocol_kit import Numbered, environment, fresh_storage
+from test_rescaling import Everything
 from test_savepoint_jobs import request, run
 
 import tidegate as tg
@@ -33,46 +31,16 @@ def empty_ledgers() -> None:
     forget_ledgers()
 
 
-@dataclass(frozen=True)
-class Seen:
-    count: int
-    last: datetime
-
-
-class Everything(tg.KeyedProcessFunction):
-    """Every kind of keyed state; its output tells all that the state holds, when the input ends by a timer."""
-
-    total = tg.ValueState(int, default=0)
-    names = tg.ListState(str)
-    by_split = tg.MapState(int, int)
-    largest = tg.ReducingState(int, max)
-    seen = tg.ValueState(Seen)
-
-    def process_element(self, value: tuple[int, int], ctx: tg.Context) -> None:
-        number = value[1]
-        self.total.set(self.total.get() + 1)
-        self.names.add(f"n{number}")
-        self.by_split.put(number // 1000, number)
-        self.largest.add(number)
-        self.seen.set(Seen(self.total.get(), datetime.fromtimestamp(number, UTC)))
-        ctx.timer_service().register_event_time_timer(10**15)
-
-    def on_timer(self, timestamp: int, ctx: tg.Context) -> Iterable[Any]:
-        yield (
-            ctx.key,
-            self.total.get(),
-            sorted(self.names.get()),
-            dict(self.by_split.items()),
-            self.largest.get(),
-            self.seen.get().count,
-        )
+def without_subtask(told: Any) -> Any:
+    key, _, total, names, by_split, *rest = told
+    return (key, total, names, dict(by_split), *rest)
 
 
 def job(storage: str | None = None, name: str = "job", **settings: Any) -> tg.StreamEnvironment:
     env = environment(name, storage=storage, **settings)
     numbers = env.from_source(SOURCE, uid="source", returns=tuple[int, int])
     told = numbers.key_by(lambda row: f"k{row[1] % KEYS}", key_type=str).process(Everything(), uid="every")
-    told.sink_to(LedgerSink("out"), uid="out")
+    told.map(without_subtask).sink_to(LedgerSink("out"), uid="out")
     return env
 
 
@@ -197,7 +165,9 @@ def test_an_operator_is_renamed_and_another_dropped() -> None:
     savepoint = suspended()
     edited = savepoint.edit().rename_operator("every", "all").drop_operator("out").write(fresh_storage() + "/renamed")
 
-    assert [info.uid for info in edited.operators()] == ["source", "all"]
+    uids = {info.uid for info in edited.operators()}
+    assert uids >= {"source", "all"}
+    assert not uids & {"every", "out"}
     assert edited.keyed_state("all", "total").to_arrow() == savepoint.keyed_state("every", "total").to_arrow()
 
 
@@ -246,14 +216,20 @@ def test_the_largest_keys_come_first() -> None:
 
 
 class Unwritable(MemoryStore):
-    """Takes no tables."""
+    """Takes no files."""
 
     def put(self, path: str, data: Any) -> None:
         raise StorageError("the disk is full")
 
 
-def test_a_failed_savepoint_leaves_nothing_and_the_job_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = Ask(request(directory=fresh_storage() + "/savepoints"), after_checkpoints=1)
+@pytest.mark.parametrize(
+    ("stop", "attempts"), [(None, 1), (StopMode.SUSPEND, 1), (StopMode.DRAIN, 2)], ids=["savepoint", "suspend", "drain"]
+)
+def test_a_savepoint_that_fails_leaves_nothing_and_the_job_goes_on(
+    stop: StopMode | None, attempts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a drain that failed it goes on from the last checkpoint: what has ended cannot be taken back otherwise."""
+    ask = Ask(request(stop, directory=fresh_storage() + "/savepoints"), after_checkpoints=1)
 
     def open_somewhere(uri: str) -> Any:
         return Unwritable(uri.removeprefix("memory://")) if "/savepoint-" in uri else open_store(uri)
@@ -261,24 +237,9 @@ def test_a_failed_savepoint_leaves_nothing_and_the_job_goes_on(monkeypatch: pyte
     monkeypatch.setattr("tidegate.storage.anywhere.open_store", open_somewhere)
     started = run(job(limits={"tolerable_failures": 0}), ask)
 
-    with pytest.raises(SavepointFailed, match="the disk is full"):
+    with pytest.raises(SavepointFailed, match=r"the disk is full.*The job goes on"):
         ask.outcome  # noqa: B018
-    assert started._attempts == 1, "the job was restarted because of a savepoint"
-    assert sorted(ledger("out").rows()) == sorted(expected())
-
-
-def test_a_stop_that_fails_lets_the_job_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = Ask(request(StopMode.SUSPEND, directory=fresh_storage() + "/savepoints"), after_checkpoints=1)
-
-    def open_somewhere(uri: str) -> Any:
-        return Unwritable(uri.removeprefix("memory://")) if "/savepoint-" in uri else open_store(uri)
-
-    monkeypatch.setattr("tidegate.storage.anywhere.open_store", open_somewhere)
-    started = run(job(limits={"tolerable_failures": 0}), ask)
-
-    with pytest.raises(SavepointFailed, match="The job goes on"):
-        ask.outcome  # noqa: B018
-    assert started._attempts == 1
+    assert started._attempts == attempts
     assert sorted(ledger("out").rows()) == sorted(expected())
 
 

@@ -43,7 +43,7 @@ from tidegate.ids import AttemptId, AttemptNumber, CheckpointId, Generation, Slo
 from tidegate.protocol.shared_state import SharedStateRegistry
 from tidegate.storage.anywhere import reaching_anywhere
 from tidegate.storage.checkpoints import load_checkpoint, resolve
-from tidegate.storage.log import CheckpointPointer, JobLog, LogRecord, Resume
+from tidegate.storage.log import CheckpointPointer, JobLog, LogRecord, Resume, when
 from tidegate.storage.metadata import CheckpointMetadata
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import ObjectStore, write_probe
@@ -176,11 +176,15 @@ class JobRun:
         newest = self._log.read_newest()
         latest = None if newest is None else newest.latest
         if isinstance(self._resume, CheckpointPointer) and latest is not None and latest.id > self._resume.id:
+            sinks = [repr(op.uid) for op in self.plan.operators if isinstance(op.operator.spec, SinkSpec)]
             log.warning(
-                "the job goes back to checkpoint %d, but has completed checkpoint %d: what its sinks have committed since "
-                "stays where it is, and will be written again",
+                "the job goes back to checkpoint %d (%s), but has completed checkpoint %d (%s): what its sinks (%s) have "
+                "committed since stays where it is, and will be written again",
                 self._resume.id,
+                when(self._resume.completed_at),
                 latest.id,
+                when(latest.completed_at),
+                ", ".join(sinks),
             )
 
     def next_attempt(self) -> AttemptInputs | JobEnded:

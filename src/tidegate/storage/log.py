@@ -205,7 +205,7 @@ class JobLog:
         if resume is Resume.FRESH:
             raise JobFolderInUse(
                 f"the job {self._paths.job!r} has already run in {where} (its log was last written "
-                f'at {_when(newest.written_at)} by {newest.driver}). Continue it with resume="latest", or give this '
+                f'at {when(newest.written_at)} by {newest.driver}). Continue it with resume="latest", or give this '
                 "run "
                 "another "
                 "job name or storage.",
@@ -214,7 +214,7 @@ class JobLog:
             )
         if newest.finished:
             raise JobFolderInUse(
-                f"the job {self._paths.job!r} in {where} is FINISHED since {_when(newest.written_at)}: there is "
+                f"the job {self._paths.job!r} in {where} is FINISHED since {when(newest.written_at)}: there is "
                 "nothing to resume. Name a checkpoint to start from again, or give this run another job name or "
                 "storage.",
                 uri=where,
@@ -373,7 +373,7 @@ class JobLog:
 
     def _superseded(self, by: LogRecord) -> Superseded:
         return Superseded(
-            f"another driver ({by.driver}) has taken over the job {self._paths.job!r} at {_when(by.written_at)}, as "
+            f"another driver ({by.driver}) has taken over the job {self._paths.job!r} at {when(by.written_at)}, as "
             f"generation {by.generation}; this one (generation {self._generation}) ends and commits nothing more. If "
             "two drivers were started by mistake, stop the one that is not wanted.",
             driver=by.driver,
@@ -426,7 +426,8 @@ def decode_record(data: bytes, uri: str) -> LogRecord:
     )
 
 
-def _when(epoch_s: float) -> str:
+def when(epoch_s: float) -> str:
+    """As people read it."""
     return datetime.fromtimestamp(epoch_s, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -439,4 +440,5 @@ __all__ = [
     "Resume",
     "decode_record",
     "encode_record",
+    "when",
 ]
