@@ -51,6 +51,11 @@ TESTS = [
     "tests/protocol/test_incremental_jobs.py::test_without_failures",
     "tests/protocol/test_exactly_once_property.py::test_each_record_is_applied_once[0]",
     "tests/protocol/test_exactly_once_property.py::test_each_record_is_applied_once[1]",
+    "tests/protocol/test_lifecycle_at_a_stop.py",
+    "tests/protocol/test_savepoint_jobs.py::test_a_snapshot_is_never_given_the_id_of_a_savepoint",
+    "tests/protocol/test_savepoint_jobs.py::test_files_of_a_plain_native_savepoint_are_never_deleted_by_the_job",
+    "tests/protocol/test_savepoint_jobs.py::test_a_claimed_native_savepoint_goes_when_no_checkpoint_needs_its_files",
+    "tests/protocol/test_evolution.py::test_nothing_is_built_on_files_of_a_state_that_has_changed",
 ]
 
 
@@ -78,6 +83,38 @@ class Outcome:
 
 
 MUTANTS = (
+    Mutant(
+        "records-behind-a-suspend",
+        "slots go on behind the savepoint of a stop",
+        (
+            Change(
+                "protocol/checkpointing.py",
+                "        return self in (Purpose.SUSPEND, Purpose.RESCALE)\n",
+                "        return self is Purpose.RESCALE\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "id-of-a-savepoint-again",
+        "a new driver gives the id of a savepoint to a checkpoint",
+        (
+            Change(
+                "storage/log.py",
+                "                max(newest.next_checkpoint_id, newest.savepoint_ids_below),\n",
+                "                newest.next_checkpoint_id,\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "savepoint-swept-by-the-job",
+        "files of a native savepoint are taken for the job's own",
+        (Change("coordinator/attempt.py", "        if checkpoint in self._of_users:\n", "        if False:\n"),),
+    ),
+    Mutant(
+        "built-on-another-type",
+        "increments are built on files of a state that has evolved or was renamed",
+        (Change("task/restore.py", " and uid not in start.changed\n", "\n"),),
+    ),
     Mutant(
         "no-holding-back",
         "frames behind a barrier are processed before the other barriers have come",
@@ -250,9 +287,9 @@ MUTANTS = (
         (
             Change(
                 "task/snapshots.py",
-                "        sections = _sections(operators, self.plan, in_flight, shared)\n",
+                "        sections = _sections(operators, self.plan, in_flight, {state.uid for state in states})\n",
                 "        own = (each for each in in_flight if self.plan.edges[each.edge].to_layer == self.slot.layer)\n"
-                "        sections = _sections(operators, self.plan, own, shared)\n",
+                "        sections = _sections(operators, self.plan, own, {state.uid for state in states})\n",
             ),
         ),
     ),
