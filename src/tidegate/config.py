@@ -67,6 +67,8 @@ class JobConfig:
     restart: RestartSettings = field(default_factory=RestartSettings)
     buffer_timeout_s: float = 0.010
     inbox_bytes: int = 1 << 20
+    debloat: bool = True  #: slots that cannot keep up let their senders have less under way
+    debloat_target_s: float = 1.0  #: what is under way from a source to the last slot should take no longer
     held_memory_bytes: int = 32 << 20
     held_disk_bytes: int = 1 << 30
     inline_limit_bytes: int = 20 * 1024
@@ -142,6 +144,8 @@ class JobConfig:
             raise ConfigurationError(
                 'the RocksDB backend needs rocksdict: pip install "tidegate[rocksdb]", here and on the executors'
             )
+        if self.debloat_target_s <= 0:
+            raise ConfigurationError("the debloat target must be above 0; to have none, turn debloating off")
         if self.max_concurrent < 1 or self.retained < 1:
             raise ConfigurationError("max_concurrent and retained must be at least 1")
         if self.parallelism is not None and self.parallelism < 1:

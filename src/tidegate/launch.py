@@ -151,6 +151,7 @@ def slot_settings(config: JobConfig) -> SlotSettings:
         exactly_once=config.mode == "exactly-once",
         buffer_timeout_s=config.buffer_timeout_s,
         inbox_bytes=config.inbox_bytes,
+        in_flight_target_s=config.debloat_target_s if config.debloat else None,
         held_memory_bytes=config.held_memory_bytes,
         held_disk_bytes=config.held_disk_bytes,
         log_format=config.log_format,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -35,7 +35,8 @@ from tidegate.testing.ledger_sink import LedgerSink, ledger
 RECORD = tuple[int, int, str, str]
 COUNT = tuple[str, int]
 SIDE, COUNTS = "side", "counts"
-UNKNOWN = "?"  #: in a route: an operator that cannot know its subtask
+UNKNOWN = "?"  #: in a route: an operator that cannot know its subtask, or that changes the order
+WINDOW_MS = 30
 MAX_SLOTS = 26
 MAX_RECORDS = 600
 
@@ -168,6 +169,34 @@ class Keyed(_Traced, tg.KeyedProcessFunction):
         return [row]
 
 
+class Timed(_Traced, tg.KeyedProcessFunction):
+    """Keeps each record until the watermark has passed the end of its window; then it goes on, with a timer's timestamp.
+
+    Sources give each subtask one split at the most, in order: so nothing may ever come late, over any restore.
+    """
+
+    waiting = tg.MapState(str, int)  #: the record, as text, and the end of its window
+
+    def process_element(self, value: Any, ctx: tg.Context) -> Any:
+        source, number, path, route = self.traced(value, ctx)
+        route += UNKNOWN
+        if source < 0:  # the mark of an end comes when time has ended: no timer fires any more
+            return [(source, number, path, route)]
+        if ctx.timestamp <= ctx.current_watermark:
+            path += f" LATE at {ctx.current_watermark}"
+        end = ctx.timestamp // WINDOW_MS * WINDOW_MS + WINDOW_MS - 1
+        self.waiting[f"{source}|{number}|{path}|{route}"] = end
+        ctx.timer_service().register_event_time_timer(end)
+        return None
+
+    def on_timer(self, timestamp: int, ctx: tg.Context) -> Any:
+        due = [text for text, end in self.waiting.items() if end == timestamp]
+        for text in due:
+            del self.waiting[text]
+            source, number, path, route = text.split("|")
+            yield (int(source), int(number), path if ctx.current_watermark >= timestamp else f"{path} EARLY", route)
+
+
 class Connected(_Traced, tg.CoProcessFunction):
     def process_element1(self, value: Any, ctx: tg.Context):
         return [self.traced(value, ctx, 0, ".1")]
@@ -273,6 +302,11 @@ class Node:
     has_side: bool = False
     source: RecordSource | None = None
     flaky_commits: int = 0
+    stamped: bool = False  #: a source whose records have timestamps
+
+    def fits(self, parallelism: int) -> bool:
+        """With timestamps a subtask reads one split, so that time goes on in order."""
+        return not self.stamped or self.source is None or parallelism >= self.source.split_count
 
 
 @dataclass(slots=True)
@@ -312,15 +346,17 @@ def random_graph(rng: random.Random, rescalable: bool = False) -> Graph:
 def _draw(rng: random.Random, rescalable: bool) -> Graph:
     nodes: list[Node] = []
     streams: list[tuple[Ref, bool]] = []  #: with: is it typed?
+    stamped = rng.random() < 0.4
     for number in range(rng.choice([1, 1, 2, 3])):
         source = RecordSource(
             number, rng.randint(0, 4), rng.randint(1, 12), [1, *(rng.randint(0, 3) for _ in range(rng.randint(0, 3)))]
         )
-        node = Node(f"s{number}", "source", rng.randint(1, 4), rng.random() < 0.6, source=source)
+        lowest = max(1, source.split_count) if stamped else 1
+        node = Node(f"s{number}", "source", rng.randint(lowest, 4), rng.random() < 0.6, source=source, stamped=stamped)
         nodes.append(node)
         streams.append(((node.uid, ""), node.typed))
     for number in range(rng.randint(1, 6)):
-        node = _draw_operator(rng, f"o{number}", streams, rescalable)
+        node = _draw_operator(rng, f"o{number}", streams, rescalable, stamped)
         nodes.append(node)
         streams.append(((node.uid, ""), node.typed))
         if node.has_side:
@@ -337,9 +373,12 @@ def _draw(rng: random.Random, rescalable: bool) -> Graph:
     return Graph(nodes)
 
 
-def _draw_operator(rng: random.Random, uid: str, streams: list[tuple[Ref, bool]], rescalable: bool) -> Node:
-    node = Node(uid, rng.choice(KINDS), rng.randint(1, 4), rng.random() < 0.6)
-    keyed = node.kind.startswith("keyed")
+def _draw_operator(
+    rng: random.Random, uid: str, streams: list[tuple[Ref, bool]], rescalable: bool, stamped: bool
+) -> Node:
+    kinds = (*KINDS, "timed", "timed", "timed") if stamped else KINDS
+    node = Node(uid, rng.choice(kinds), rng.randint(1, 4), rng.random() < 0.6)
+    keyed = node.kind.startswith("keyed") or node.kind == "timed"
     columns = node.kind in ("map_batches", "keyed_batches")
     typed_streams = [stream for stream in streams if stream[1]]
     if columns and not typed_streams:
@@ -378,12 +417,9 @@ def rescaled(rng: random.Random, graph: Graph) -> Graph:
     """The same graph with other parallelism."""
     for _ in range(100):
         nodes = [
-            Node(
-                node.uid, node.kind, rng.randint(1, 4), node.typed, node.inputs, node.key, node.ends, node.has_side,
-                node.source, node.flaky_commits,
-            )
+            replace(node, parallelism=rng.choice([number for number in range(1, 5) if node.fits(number)]))
             for node in graph.nodes
-        ]  # fmt: skip
+        ]
         other = Graph(nodes)
         if slots_of(other) <= MAX_SLOTS:
             return other
@@ -406,9 +442,11 @@ def _add(graph: Graph, env: tg.StreamEnvironment, streams: dict[Ref, tg.DataStre
     if node.kind == "source":
         assert node.source is not None
         returns = RECORD if node.typed else None
-        streams[node.uid, ""] = env.from_source(
-            node.source, uid=node.uid, returns=returns, parallelism=node.parallelism
-        )
+        stream = env.from_source(node.source, uid=node.uid, returns=returns, parallelism=node.parallelism)
+        if node.stamped:
+            times = tg.WatermarkStrategy.monotonous(timestamp=lambda row: row[1] % 1000 * 10)
+            stream = stream.assign_timestamps_and_watermarks(times, parallelism=node.parallelism)
+        streams[node.uid, ""] = stream
         return
     inputs = [_input(streams, given) for given in node.inputs]
     options: dict[str, Any] = {"uid": node.uid, "parallelism": node.parallelism}
@@ -435,6 +473,8 @@ def _add(graph: Graph, env: tg.StreamEnvironment, streams: dict[Ref, tg.DataStre
             out = inputs[0].connect(inputs[1]).process(Connected(node), **options)
         case "keyed":
             out = _keyed(inputs[0], node).process(Keyed(node, keeps_order(graph, node)), **options)
+        case "timed":
+            out = _keyed(inputs[0], node).process(Timed(node), **options)
         case "keyed_co":
             out = (
                 _keyed(inputs[0], node)

@@ -108,6 +108,32 @@ def test_timers_follow_their_keys_and_the_watermark_is_restored(before: int, aft
     assert resumed
 
 
+class Odd(tg.ProcessFunction):
+    """Every second event goes to the side."""
+
+    def process_element(self, event: tuple[str, int], ctx: tg.Context) -> list[tuple[str, int]]:
+        if event[1] % 20 == 0:
+            ctx.output(tg.OutputTag("side"), event)
+            return []
+        return [event]
+
+
+def test_what_goes_to_a_side_output_keeps_its_timestamp() -> None:
+    forget_ledgers()
+    env = tg.StreamEnvironment("sides", parallelism=1)
+    env.checkpointing(every="10ms", storage=fresh_storage())
+    strategy = tg.WatermarkStrategy.bounded_out_of_orderness(f"{BOUND_MS}ms", timestamp=lambda event: event[1])
+    events = [("ann", n * 10) for n in range(100)]
+    stream = env.from_collection(events, uid="events", type=EVENT).assign_timestamps_and_watermarks(strategy)
+    passed = stream.process(Odd(), uid="odd", returns=EVENT)
+    side = passed.side_output(tg.OutputTag("side", EVENT))
+    counted = side.union(passed).key_by(0).process(CountWindows(), uid="count", returns=tuple[str, int, int])
+    counted.sink_to(LedgerSink("windows"), uid="out")
+    run_in_process(env, 1)
+
+    assert ledger("windows").rows() == [("ann", end, 10) for end in range(99, 1000, 100)]
+
+
 # -- quiet streams -----------------------------------------------------------------------------------------------------
 
 

@@ -73,6 +73,8 @@ def draw_case(seed: int, rescalable: bool = False) -> Case:
             "held_memory_bytes": rng.choice([0, 500, 32 << 20]),
             "held_disk_bytes": rng.choice([0, 1000, 1 << 30]),
             "inline_limit_bytes": rng.choice([0, 20 * 1024]),
+            "debloat": rng.random() < 0.8,
+            "debloat_target_s": rng.choice([0.001, 0.02, 1.0]),
         },
         slow=rng.random() < 0.2,
         zombies=rng.random() < 0.8,

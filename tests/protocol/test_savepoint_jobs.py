@@ -158,7 +158,7 @@ def test_a_crash_at_each_step_of_a_stop_leaves_a_whole_job_or_a_whole_savepoint(
     point: str, seed: int, stop: StopMode
 ) -> None:
     if stop is StopMode.DRAIN and "commit" in point:
-        seed = 0  # else the last periodic checkpoint has committed everything
+        seed = 11  # else the last periodic checkpoint has committed everything
     storage, directory = fresh_storage(), fresh_storage() + "/savepoints"
     ask = Ask(request(stop, directory=directory), after_checkpoints=1)
     crashed_run(job(storage), ask, Crash(point), seed, Purpose.SUSPEND, Purpose.DRAIN)

@@ -775,7 +775,7 @@ def test_a_relaying_slot_passes_frames_on_in_order_to_the_slot_they_are_for(targ
     plan = relaying()
     (edge,) = [edge for edge in plan.edges if (edge.edge.upstream, edge.edge.downstream) == ("source", "both")]
     index = plan.next_slot(edge, target, 0)
-    worker = Worker(plan, SlotId(1, index))
+    worker = Worker(plan, SlotId(1, index), SlotSettings(inline_limit_bytes=0, in_flight_target_s=None))
     channels = [Channel(Outbox(FrameSeal(KEY), sender, 3), edge, sender, index, target) for sender in range(2)]
     worker.start(Start(None, [SubtaskRestore("deep", 0)], []))
     worker.get(*(channels[0].records(number) for number in range(5)), channels[0].end(), channels[1].records(9))

@@ -5,6 +5,11 @@ Frames arrive without being processed: the slot reads its letters first, so it t
 
 from __future__ import annotations
 
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 import pytest
 import test_slot as kit
 from test_slot import KEY, Channel, SlowTrack, Worker, clock, events, planned, relaying
@@ -12,6 +17,7 @@ from test_slot import KEY, Channel, SlowTrack, Worker, clock, events, planned, r
 from tidegate.ids import SlotId
 from tidegate.storage.metadata import IN_FLIGHT, SplitState
 from tidegate.storage.snapshot_file import read_sections
+from tidegate.storage.store import ObjectStore, open_store
 from tidegate.task.in_flight import edge_name, read_in_flight
 from tidegate.task.outbox import Outbox
 from tidegate.task.program import SlotSettings
@@ -47,13 +53,13 @@ def barrier(channel: Channel, checkpoint: int = 1) -> list[Frame]:
 def stored_in_flight(worker: Worker, checkpoint: int = 1) -> list[int]:
     """The records under way that the checkpoint holds, in the order in which they would be restored."""
     worker.uploads.run_all()
-    file = worker.acknowledged(checkpoint).snapshot.file
     found: list[int] = []
-    for section, rows in read_sections(worker.store, file, lambda section: section.kind == IN_FLIGHT):
-        (edge,) = [edge for edge in worker.plan.edges if edge_name(edge) == section.state]
-        for target in range(edge.down_parallelism):
-            for frame in read_in_flight(rows, edge, target, edge.down_parallelism):
-                found += decode_records(frame, edge.record_type).rows()
+    for file in worker.acknowledged(checkpoint).snapshot.files():
+        for section, rows in read_sections(worker.store, file, lambda section: section.kind == IN_FLIGHT):
+            (edge,) = [edge for edge in worker.plan.edges if edge_name(edge) == section.state]
+            for target in range(edge.down_parallelism):
+                for frame in read_in_flight(rows, edge, target, edge.down_parallelism):
+                    found += decode_records(frame, edge.record_type).rows()
     return found
 
 
@@ -356,3 +362,54 @@ def test_sections_of_in_flight_records_are_of_bounded_size(rows: int, monkeypatc
     assert stored_in_flight(worker) == list(range(10))
     sections = [each for each in worker.acknowledged(1).snapshot.file.sections if each.kind == IN_FLIGHT]
     assert len(sections) > 2
+
+
+class _Watched:
+    """Notes what stands in memory whenever something is stored, and passes all on to a store on disk."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self._inner = inner
+        self.most_bytes = 0
+        self.stored_bytes = 0
+
+    def put(self, path: str, data: Any) -> None:
+        size = memoryview(data).nbytes
+        self.stored_bytes += size
+        self.most_bytes = max(self.most_bytes, pa.total_allocated_bytes() + tracemalloc.get_traced_memory()[0])
+        self._inner.put(path, data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def test_what_is_in_flight_is_stored_part_by_part_and_never_stands_in_memory_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = 1 << 20
+    monkeypatch.setattr("tidegate.task.in_flight.PART_BYTES", part)
+    monkeypatch.setattr("tidegate.task.in_flight.SECTION_BYTES", part // 4)
+    store = _Watched(open_store(str(tmp_path)))
+    settings = SlotSettings(held_memory_bytes=part, held_disk_bytes=1 << 30, inline_limit_bytes=0)
+    worker = Worker(settings=settings, store=store).start()  # type: ignore[arg-type]
+    worker.tell(UNALIGNED)
+    rows = 10_000
+    for number in range(200):  # 16 MB and more, of which one may stay in memory
+        arrive(worker, worker.a.records(*range(number * rows, (number + 1) * rows)))
+    arrive(worker, barrier(worker.a), barrier(worker.b))
+    while not worker.uploads.jobs:
+        worker.slot.turn(0.0)
+    worker.slot.mailbox.close()
+    tracemalloc.start()
+    try:
+        before = pa.total_allocated_bytes() + tracemalloc.get_traced_memory()[0]
+        worker.uploads.run_all()
+    finally:
+        tracemalloc.stop()
+
+    assert store.stored_bytes > 15 * part
+    assert store.most_bytes - before < 4 * part
+    assert [file.path and file.path.rpartition("/")[2] for file in worker.acknowledged(1).snapshot.tables][:2] == [
+        "slot-1-0.in-flight-0",
+        "slot-1-0.in-flight-1",
+    ]
+    assert stored_in_flight(worker) == list(range(200 * rows))

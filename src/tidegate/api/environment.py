@@ -187,6 +187,18 @@ class StreamEnvironment:
         )
         return self
 
+    def in_flight_target(self, target: Duration | None) -> StreamEnvironment:
+        """How long what is under way through the job may take, from a source to the last slot, where a slot cannot keep up;
+        "1s" unless told otherwise. An aligned checkpoint under back-pressure takes about so long. None: no target, and
+        the buffers alone decide."""
+        if target is None:
+            self._config = replace(self._config, debloat=False)
+        else:
+            target_s = seconds(target, "in_flight_target")
+            self._config = replace(self._config, debloat=True, debloat_target_s=target_s)
+            self._config.validate()
+        return self
+
     # -- sources ------------------------------------------------------------------------------------------------------
 
     def from_source(

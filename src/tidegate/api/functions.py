@@ -64,8 +64,8 @@ class Context:
         return self._counters.get(name)
 
     def output(self, tag: OutputTag, value: Any) -> None:
-        """Emit to a side output."""
-        self._emit_side(tag.name, value)
+        """Emit to a side output. The record inherits the timestamp, as what is returned does."""
+        self._emit_side(tag.name, value, None if self.time_domain == "processing" else self.timestamp)
 
 
 class BroadcastContext(Context):

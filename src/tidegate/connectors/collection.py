@@ -81,11 +81,11 @@ class _ListCursor(SplitCursor):
         self._next = next_item
         self._stop = stop
 
-    def read(self) -> list[Any] | None:
+    def read(self, wanted: int) -> list[Any] | None:
         if self._next == self._stop:
             return None
         start = self._next
-        self._next = min(start + _ROWS_PER_POLL, self._stop)
+        self._next = min(start + min(_ROWS_PER_POLL, wanted), self._stop)
         return self._items[start : self._next]
 
     def position(self) -> int:

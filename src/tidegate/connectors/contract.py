@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 JsonValue = Union[None, bool, int, float, str, list["JsonValue"], dict[str, "JsonValue"]]
 
 
+MANY_RECORDS = 1 << 20  #: more than a `poll` returns
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """A part of the input that one reader reads alone: a file, a partition, a range of numbers.
@@ -42,6 +45,9 @@ class ReaderContext:
     parallelism: int
     clock: Callable[[], float]  #: monotonic seconds; `poll` deadlines are on it
     sleep: Callable[[float], None]  #: waits; a manual clock advances instead
+    #: How many records the job can take at the moment. Where it cannot keep up, a `poll` that returns no more keeps short
+    #: what stands in front of the next barrier.
+    wanted: Callable[[], int] = lambda: MANY_RECORDS
 
 
 class Source(ABC):
@@ -96,7 +102,8 @@ class SourceReader(ABC):
         """The next records in order, or None when there are none by `deadline`.
 
         Must return soon after the deadline (100 ms ahead at the most): checkpoints wait for it. Rows as a list, or one
-        Arrow batch of the source's schema. At most a few thousand rows, or about a megabyte. `Polled`, when some of
+        Arrow batch of the source's schema. At most a few thousand rows, or about a megabyte, and not many more than the
+        context's `wanted()`, which is small where the job cannot keep up. `Polled`, when some of
         them belong to a side output.
         """
 

@@ -91,8 +91,8 @@ class _LineCursor(FileCursor):
     def position(self) -> dict[str, Any]:
         return {"offset": self._offset, "line": self._line}
 
-    def read(self) -> list[Any] | None:
-        chunk = self._whole_lines()
+    def read(self, wanted: int) -> list[Any] | None:
+        chunk = self._whole_lines(min(wanted, self._settings.batch_rows))
         if not chunk:
             return None
         data = chunk.removeprefix(_BYTE_ORDER_MARK) if self._offset == 0 else chunk
@@ -109,8 +109,8 @@ class _LineCursor(FileCursor):
     @abstractmethod
     def _parsed(self, lines: list[bytes]) -> list[Any]: ...
 
-    def _whole_lines(self) -> bytes:
-        """Up to `batch_rows` lines at the offset, with their line feeds; empty at the end of the file."""
+    def _whole_lines(self, most: int) -> bytes:
+        """Up to `most` lines at the offset, with their line feeds; empty at the end of the file."""
         left = self._size - self._offset
         wanted = _CHUNK_BYTES
         while True:
@@ -123,10 +123,10 @@ class _LineCursor(FileCursor):
                     path=self._path,
                 )
             feeds = np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8) == _LINE_FEED)
-            if asked == left and len(feeds) < self._settings.batch_rows:
+            if asked == left and len(feeds) < most:
                 return chunk
             if len(feeds) > 0:
-                return chunk[: int(feeds[min(len(feeds), self._settings.batch_rows) - 1]) + 1]
+                return chunk[: int(feeds[min(len(feeds), most) - 1]) + 1]
             if asked >= MAX_LINE_BYTES:
                 raise self._bad_line(self._line + 1, f"longer than {MAX_LINE_BYTES} bytes")
             wanted *= 4
@@ -306,11 +306,11 @@ class CsvCursor(FileCursor):
             raise self._bad_line(1, f"the header lacks {', '.join(missing)}; it has {', '.join(self._header)}")
         return [self._header.index(name) for name in names]
 
-    def read(self) -> Records | None:
+    def read(self, wanted: int) -> Records | None:
         lines: list[int] = []
         records: list[list[str]] = []
         width = len(self._header)
-        for line, fields in islice(self._rows_with_lines, self._settings.batch_rows):
+        for line, fields in islice(self._rows_with_lines, min(wanted, self._settings.batch_rows)):
             if len(fields) != width:
                 raise self._bad_line(line, f"{len(fields)} fields, the header has {width}")
             lines.append(line)
@@ -400,17 +400,20 @@ class ParquetCursor(FileCursor):
             )
         self._row_group: int = position.get("row_group", 0)
         self._row: int = position.get("row", 0)
-        self._batches: Iterator[pa.RecordBatch] | None = None  #: of the row group, at _row
+        self._batches: Iterator[pa.RecordBatch] | None = None  #: of the row group, behind _read_ahead
+        self._read_ahead: pa.RecordBatch | None = None  #: at _row
 
     def position(self) -> dict[str, Any]:
         return {"row_group": self._row_group, "row": self._row}
 
-    def read(self) -> pa.RecordBatch | None:
+    def read(self, wanted: int) -> pa.RecordBatch | None:
         while self._row_group < self._parquet.num_row_groups:
             if self._batches is None:
                 self._batches = self._from_row(self._row)
-            batch = next(self._batches, None)
+            batch = next(self._batches, None) if self._read_ahead is None else self._read_ahead
             if batch is not None:
+                self._read_ahead = batch.slice(wanted) if wanted < batch.num_rows else None
+                batch = batch.slice(0, wanted)
                 self._row += batch.num_rows
                 return self._cast(batch)
             self._row_group += 1

@@ -138,8 +138,8 @@ class _PinnedFile(SplitCursor):
             path=self._path,
         )
 
-    def read(self) -> Records | None:
-        records = self._cursor.read()
+    def read(self, wanted: int) -> Records | None:
+        records = self._cursor.read(wanted)
         if records is None and (now := self._stat()) != self._identity:
             raise self._changed(self._identity, now, "while it was read")
         return records

@@ -105,6 +105,7 @@ class _GeneratorReader(SourceReader):
         self._source = source
         self._clock = context.clock
         self._sleep = context.sleep
+        self._wanted = context.wanted
         self._stride = source.split_count
         self._interval_s = 0.0 if source.rate is None else source.split_count / source.rate  #: of one split
         self._rows_per_poll = _VECTORISED_ROWS_PER_POLL if source.vectorised else _ROWS_PER_POLL
@@ -153,7 +154,7 @@ class _GeneratorReader(SourceReader):
 
     def _due_indices(self, open_splits: list[_SplitProgress], now: float) -> np.ndarray[Any, Any]:
         """What may be produced now, in ascending order, and so in order for each split."""
-        most = max(1, self._rows_per_poll // len(open_splits))
+        most = max(1, min(self._rows_per_poll, self._wanted()) // len(open_splits))
         parts = []
         for split in open_splits:
             rows = min(most, self._due_rows(split, now))

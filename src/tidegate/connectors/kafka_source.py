@@ -193,6 +193,7 @@ class _KafkaReader(SourceReader):
         self._source = source
         self._clock = context.clock
         self._sleep = context.sleep
+        self._wanted = context.wanted
         self._trouble = Trouble(source.connection, source.what)
         self._decode = decoder(source.decode, source.record_type)
         self._progress: dict[tuple[str, int], _Progress] = {}
@@ -238,7 +239,7 @@ class _KafkaReader(SourceReader):
         if first is None:
             self._trouble.raise_if_refused("read")
             return None
-        return self._taken([first, *self._consumer.consume(_ROWS_PER_POLL - 1, 0.0)])
+        return self._taken([first, *self._consumer.consume(min(_ROWS_PER_POLL, self._wanted()) - 1, 0.0)])
 
     def _taken(self, messages: list[Any]) -> list[Any] | Polled:
         wanted = [message for message in messages if self._is_record(message)]

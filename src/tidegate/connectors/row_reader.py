@@ -28,8 +28,11 @@ class SplitCursor(ABC):
     """An open split."""
 
     @abstractmethod
-    def read(self) -> Records | None:
-        """The next records, empty where a stretch of input holds none, or None at the end of the split."""
+    def read(self, wanted: int) -> Records | None:
+        """The next records, empty where a stretch of input holds none, or None at the end of the split.
+
+        No more than `wanted` are needed; a cursor that reads by the page may return its page.
+        """
 
     @abstractmethod
     def position(self) -> JsonValue:
@@ -43,6 +46,7 @@ class OneByOneReader(SourceReader):
 
     def __init__(self, context: ReaderContext, open_split: Callable[[Split], SplitCursor]) -> None:
         self._clock = context.clock
+        self._wanted = context.wanted
         self._open_split = open_split
         self._waiting: deque[Split] = deque()
         self._current: Split | None = None
@@ -60,7 +64,7 @@ class OneByOneReader(SourceReader):
                     return None
                 self._cursor = self._open_split(self._waiting[0])
                 self._current = self._waiting.popleft()
-            records = self._cursor.read()
+            records = self._cursor.read(self._wanted())
             if records is None:
                 self._finish()
             elif len(records) > 0:

@@ -81,8 +81,8 @@ class _RangeCursor(SplitCursor):
         self._batch_rows = batch_rows
         self._schema = record_type(int).schema
 
-    def read(self) -> pa.RecordBatch | None:
-        rows = min(self._batch_rows, self._stop - self._next)
+    def read(self, wanted: int) -> pa.RecordBatch | None:
+        rows = min(self._batch_rows, wanted, self._stop - self._next)
         if rows == 0:
             return None
         # Counted from zero and shifted: arange's own stop would overflow at the last 64-bit number.

@@ -69,6 +69,7 @@ from tidegate.protocol.checkpointing import (
     TimePassed,
     TriggerCheckpoint,
 )
+from tidegate.protocol.credit import CreditBoard
 from tidegate.protocol.pausing import SourcePauses
 from tidegate.protocol.shared_state import SharedStateRegistry
 from tidegate.storage.metadata import SlotSnapshot
@@ -79,6 +80,7 @@ from tidegate.wire.control import (
     Cancel,
     Committed,
     Complete,
+    Credits,
     Decline,
     Drain,
     Ended,
@@ -89,6 +91,7 @@ from tidegate.wire.control import (
     InboxWithinBound,
     LastCounts,
     PauseSources,
+    Progressed,
     Ready,
     ResumeSources,
     SavepointOrder,
@@ -167,10 +170,12 @@ class Attempt:
     _orders: dict[CheckpointId, SavepointOrder] = field(default_factory=dict, init=False)  #: savepoints under way
     _of_users: set[CheckpointId] = field(default_factory=set, init=False)  #: savepoints, ended ones too
     _pauses: SourcePauses = field(default_factory=SourcePauses, init=False)
+    _credits: CreditBoard = field(init=False)
     _littered: bool = field(default=False, init=False)  #: given-up snapshots may lie in storage
 
     def __post_init__(self) -> None:
         self._began = self._last_tick = self.clock()
+        self._credits = CreditBoard(slots=len(self.starts))
         self.scheduler = CheckpointScheduler(
             attempt=self.id,
             slots=frozenset(self.starts),
@@ -221,6 +226,9 @@ class Attempt:
             case InboxWithinBound():
                 if self._pauses.on_within_bound(slot):
                     self._tell_sources(ResumeSources())
+            case Progressed(progress):
+                self._credits.on_progress(slot, progress)
+                self._pass_credits_on()
             case Ended():
                 self._decide(SlotEnded(slot))
             case Committed(checkpoint):
@@ -265,12 +273,13 @@ class Attempt:
             if all_heard and now - heard > self.timeouts.heartbeat_s and not self._finishing:
                 self.slot_lost(slot, f"silent for {self.timeouts.heartbeat_s:g} s")
                 return
+        self._pass_credits_on()
         self._decide(TimePassed())
 
     def next_wake(self) -> float:
         """When `tick` is due, at the latest."""
         # Several ticks in one heartbeat timeout, or every pause between two would look as if the driver had been away.
-        times = [self.clock() + min(1.0, self.timeouts.heartbeat_s / 8)]
+        times = [self.clock() + min(1.0, self.timeouts.heartbeat_s / 8), self._credits.due_at]
         wake = self.scheduler.next_wake()
         if wake is not None:
             times.append(wake)
@@ -370,6 +379,10 @@ class Attempt:
         for slot in self.connected:
             if slot.layer == 0:
                 self.links.send(slot, message)
+
+    def _pass_credits_on(self) -> None:
+        for sender, grants in self._credits.take_due(self.clock()):
+            self.links.send(sender, Credits(grants))
 
     # -- storing (background) -----------------------------------------------------------------------------------
 

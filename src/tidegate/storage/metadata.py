@@ -84,7 +84,7 @@ class SlotSnapshot(msgspec.Struct, frozen=True):
     index: int
     file: FileRef
     subtasks: list[SubtaskSnapshot] = []
-    tables: list[FileRef] = []  # of a savepoint in the canonical format
+    tables: list[FileRef] = []  # more files: the tables of a canonical savepoint, or many records in flight, in order
     states: list[StateFiles] = []  # keyed state that is kept as files, which other checkpoints may refer to as well
 
     def files(self) -> list[FileRef]:

@@ -3,6 +3,7 @@
     <job>/log/00000042.json                         the job's log (storage/log.py)
     <job>/chk-17/g3-a5/_metadata.json               a checkpoint, by the attempt that wrote it
     <job>/chk-17/g3-a5/slot-1-0.snapshot
+    <job>/chk-17/g3-a5/slot-1-0.in-flight-0         records in flight, where there are many
     <job>/chk-17/g3-a5/slot-1-0.<uid>.<name>.state  keyed state as files; later checkpoints may refer to them too
     <job>/staging/g3-a5/...                         what an attempt keeps for itself
     <job>/input/<uid>/...                           a DataFrame, materialised before the first attempt
@@ -83,6 +84,9 @@ class JobPaths:
 
     def slot_file(self, checkpoint: CheckpointId, attempt: AttemptId, slot: SlotId) -> str:
         return f"{self.checkpoint(checkpoint, attempt)}slot-{slot.layer}-{slot.index}.snapshot"
+
+    def in_flight_file(self, checkpoint: CheckpointId, attempt: AttemptId, slot: SlotId, part: int) -> str:
+        return f"{self.checkpoint(checkpoint, attempt)}slot-{slot.layer}-{slot.index}.in-flight-{part}"
 
     def state_files(self, attempt: AttemptId, slot: SlotId, uid: str) -> Callable[[CheckpointId, str], str]:
         """Of an operator: gives the path of a file by its checkpoint and its name."""

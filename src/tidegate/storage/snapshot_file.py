@@ -72,6 +72,11 @@ class SnapshotFileWriter:
             self._schemas[uid, state] = schema
         self._append(uid, state, kind, key_group, batch.num_rows, self._message(batch))
 
+    @property
+    def size_bytes(self) -> int:
+        """So far."""
+        return self._offset
+
     def finish(self) -> tuple[pa.Buffer, list[SectionRef]]:
         """The file's bytes and its index. The writer is used up."""
         return self._out.getvalue(), self._sections

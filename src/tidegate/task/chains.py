@@ -15,7 +15,7 @@ from tidegate.batch import Batch
 from tidegate.graph.logical import Partitioning
 from tidegate.graph.plan import Chain, JobPlan, PlannedEdge, PlannedOperator
 from tidegate.graph.specs import keys_of
-from tidegate.ids import SlotId
+from tidegate.ids import CheckpointId, SlotId
 from tidegate.protocol.watermarks import MAX_WATERMARK, Channel, WatermarkValve
 from tidegate.task.edges import EdgeWriter
 from tidegate.task.hot_keys import KeySampler
@@ -138,6 +138,31 @@ def _host(plan: JobPlan, chain: Chain, subtask: int, outbox: Outbox, around: Ope
         for origin in _origins(edge, subtask)
     }
     return HostedChain(subtask, list(running.values()), writers, open_channels, WatermarkValve.over(open_channels))
+
+
+def call_all(
+    operators: list[RunningOperator], call: Callable[[RunningOperator], None], checkpoint: CheckpointId
+) -> None:
+    """:raises OperatorFailed: for the first that fails; the others are not called."""
+    for operator in operators:
+        try:
+            call(operator)
+        except Exception as error:
+            raise OperatorFailed(operator, error, checkpoint) from error
+
+
+def close_all(operators: list[RunningOperator]) -> None:
+    """:raises OperatorFailed: for the first that failed; the others are closed all the same."""
+    failed: OperatorFailed | None = None
+    for operator in operators:
+        try:
+            operator.close()
+        except Exception as error:
+            failed = failed or OperatorFailed(operator, error)
+        if operator.backend is not None:
+            operator.backend.close()
+    if failed is not None:
+        raise failed from failed.cause
 
 
 def _into(operator: RunningOperator, input_index: int) -> Emit:

@@ -183,6 +183,7 @@ class EdgeWriter:
             batch = Batch(self._type, batch.rows(), timestamps=batch.timestamps)
         buffer = self._buffers[target]
         self._dirty = True
+        self._outbox.credit.sending(self._slots[target], len(batch))
         if not buffer.fits(batch):
             self._send(target, buffer)
         if not batch.has_columns:

@@ -8,7 +8,7 @@ records of a rebalance or forward edge go by their old target, and a broadcast's
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -19,12 +19,16 @@ from tidegate.graph.plan import JobPlan, PlannedEdge
 from tidegate.ids import KeyGroup
 from tidegate.state.backend import Section
 from tidegate.state.key_groups import key_groups, subtask_of
-from tidegate.storage.metadata import IN_FLIGHT, NOT_KEYED
+from tidegate.storage.metadata import IN_FLIGHT, NOT_KEYED, FileRef
+from tidegate.storage.snapshot_file import SnapshotFileWriter, store_snapshot
 from tidegate.task.capture import RESTORED
+from tidegate.task.ports import SnapshotStorage
 from tidegate.wire.frame import Frame, Kind
 from tidegate.wire.records import decode_records, encode_records
 
 SECTION_BYTES = 4 << 20
+#: More than that goes into files of its own, one after another: what is uploaded stands in memory.
+PART_BYTES = 16 << 20
 
 _SCHEMA = pa.schema(
     [
@@ -54,6 +58,29 @@ def in_flight_sections(plan: JobPlan, frames: Iterable[Frame]) -> Iterator[tuple
             sizes[frame.edge] = 0
     for index, rest in sorted(gathered.items()):
         yield _section(plan.edges[index], rest)
+
+
+def store_parts(
+    storage: SnapshotStorage, path_of_part: Callable[[int], str], sections: Iterable[tuple[str, Section]]
+) -> tuple[list[FileRef], SnapshotFileWriter]:
+    """Files that are stored, in order, and the writer for what follows; it has the sections, where they are small.
+
+    So at most PART_BYTES and a section stand in memory, however many are on disk.
+    """
+    parts: list[FileRef] = []
+    writer = SnapshotFileWriter()
+
+    def store() -> SnapshotFileWriter:
+        parts.append(store_snapshot(storage, path_of_part(len(parts)), *writer.finish(), inline_limit=0))
+        return SnapshotFileWriter()
+
+    for uid, section in sections:
+        writer.add(uid, *section)
+        if writer.size_bytes >= PART_BYTES:
+            writer = store()
+    if parts and writer.size_bytes:
+        writer = store()
+    return parts, writer
 
 
 def _section(edge: PlannedEdge, frames: list[Frame]) -> tuple[str, Section]:

@@ -111,10 +111,11 @@ class Mailbox:
         with self._changed:
             self._letters += self._inbox.capture(capture)
 
-    def wait(self, timeout_s: float | None) -> None:
-        """Until there is something, or the time is over."""
+    def wait(self, timeout_s: float | None, letters_only: bool = False) -> None:
+        """Until there is something, or the time is over. `letters_only`: frames would not be taken anyway."""
         with self._changed:
-            if not (self._letters or len(self._inbox) or self._input_ended or self._failure):
+            input_waits = not letters_only and (len(self._inbox) or self._input_ended)
+            if not (self._letters or input_waits or self._failure):
                 self._changed.wait(timeout_s)
 
     def take_letter(self) -> Letter | None:

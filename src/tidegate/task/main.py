@@ -172,9 +172,13 @@ class SlotProcess:
                 last = now
             elif not worked and not active and not slot.finished:
                 deadline = slot.next_deadline()
-                self._mailbox.wait(None if deadline is None else max(0.0, deadline - now))
+                must_wait = slot.must_wait
+                self._mailbox.wait(None if deadline is None else max(0.0, deadline - now), letters_only=must_wait)
                 now = clock()
-                self._idle_s += now - last
+                if must_wait:
+                    self._blocked_s += now - last
+                else:
+                    self._idle_s += now - last
                 last = now
 
     def _sleep(self, seconds: float) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from tidegate.protocol.credit import SendCredit
 from tidegate.wire.frame import NONE_16, PAYLOAD_OFFSET, Frame, FrameSeal, Kind, encode_frame
 
 Row = tuple[int, bytes]
@@ -16,12 +17,13 @@ Row = tuple[int, bytes]
 class Outbox:
     """Frames that wait to be handed to Spark. Bounded by its users: a slot drains it before it works on."""
 
-    def __init__(self, seal: FrameSeal, sender: int, receivers: int) -> None:
+    def __init__(self, seal: FrameSeal, sender: int, receivers: int, credit: SendCredit | None = None) -> None:
         self._seal = seal
         self._sender = sender
         self._receivers = receivers  #: width of the next layer; 0 in the last one
         self._sequences = [0] * receivers
         self._rows: deque[Row] = deque()
+        self.credit = credit or SendCredit(receivers, limited=False)  #: whoever emits records counts them here
         self._unflushed: set[int] = set()  #: receivers whose last row was a frame, not a Flush
         self.bytes_waiting = 0
         self.bytes_sent = 0
@@ -62,6 +64,7 @@ class Outbox:
 
     def relay(self, receiver: int, frame: Frame) -> None:
         """Pass a frame on to the next layer, as it is but for the physical channel."""
+        self.credit.sending(receiver, frame.count)
         self.send(
             receiver,
             frame.kind,

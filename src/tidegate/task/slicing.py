@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidegate.batch import Batch
+from tidegate.task.flow import SlotFlow
 from tidegate.task.in_flight import remainder
 from tidegate.task.operators.base import RunningOperator
 from tidegate.wire.frame import Frame
@@ -41,12 +42,15 @@ class FrameAtHand:
     batch: Batch
     position: int = 0
 
-    def process_slice(self, slices: SliceSizer, clock: Callable[[], float]) -> bool:
+    def process_slice(self, slices: SliceSizer, flow: SlotFlow, clock: Callable[[], float]) -> bool:
         """Whether that was the last one."""
-        stop = min(self.position + slices.rows, len(self.batch))
+        rows = min(slices.rows, flow.credit.records_left, len(self.batch) - self.position)
+        stop = self.position + rows
         began = clock()
         self.operator.run(self.batch.slice(self.position, stop), self.input_index)
-        slices.took(stop - self.position, clock() - began)
+        ended = clock()
+        slices.took(rows, ended - began)
+        flow.processed(self.frame, rows, began, ended)
         self.position = stop
         return stop == len(self.batch)
 

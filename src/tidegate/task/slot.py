@@ -37,15 +37,16 @@ from tidegate.state.backends import StateBackends
 from tidegate.storage.paths import JobPaths
 from tidegate.task.arrivals import Arrivals
 from tidegate.task.capture import Capture
-from tidegate.task.chains import HostedChain, host_chains
+from tidegate.task.chains import HostedChain, call_all, close_all, host_chains
 from tidegate.task.committing import Commits
 from tidegate.task.cuts import Cut, UnalignedCuts, release
+from tidegate.task.flow import SlotFlow
 from tidegate.task.held import HeldFrames
 from tidegate.task.inbox import Captured, Overflowed
 from tidegate.task.keyed_files import SlotFiles
 from tidegate.task.local_copies import LocalCopies, RestoreStorage
 from tidegate.task.mailbox import BarrierArrived, Letter, Mailbox
-from tidegate.task.operators.base import OperatorFailed, OperatorSnapshot, RunningOperator
+from tidegate.task.operators.base import OperatorSnapshot, RunningOperator
 from tidegate.task.operators.build import OperatorSurroundings
 from tidegate.task.operators.timers import Time
 from tidegate.task.outbox import Outbox
@@ -60,6 +61,7 @@ from tidegate.wire.control import (
     Cancel,
     Committed,
     Complete,
+    Credits,
     Decline,
     Drain,
     Ended,
@@ -112,7 +114,8 @@ class Slot:
         self._is_first_layer = self.id.layer == 0
         below = layers[self.id.layer + 1].width if self.id.layer + 1 < len(layers) else 0
         above = 0 if self._is_first_layer else layers[self.id.layer - 1].width
-        self.outbox = Outbox(FrameSeal(program.frame_key), self.id.index, below)
+        self._flow = SlotFlow(program.settings.in_flight_target_s, above, below, len(layers) - 1, control)
+        self.outbox = Outbox(FrameSeal(program.frame_key), self.id.index, below, self._flow.credit)
         self._channels = channels = frozenset(ChannelId(i) for i in range(above))
         self._aligner = BarrierAligner(channels) if program.settings.exactly_once else BarrierTracker(channels)
         self._cuts = UnalignedCuts()
@@ -125,6 +128,7 @@ class Slot:
             backends=StateBackends(program.settings.state, wall_clock),
             sleep=sleep,
             hot_keys=program.settings.hot_keys,
+            wanted=lambda: self._flow.credit.records_left,
             send_to_driver=lambda uid, subtask, topic, payload: control.send(ToDriver(uid, subtask, topic, payload)),
         )
         self.chains = host_chains(program.plan, self.id, self.outbox, around)
@@ -147,6 +151,7 @@ class Slot:
             plan=program.plan,
             storage=storage,
             path_of=lambda checkpoint: paths.slot_file(checkpoint, program.attempt, self.id),
+            part_path_of=lambda checkpoint, part: paths.in_flight_file(checkpoint, program.attempt, self.id, part),
             control=control,
             crash_points=crash_points,
             clock=clock,
@@ -197,15 +202,17 @@ class Slot:
                     pass  # sent behind the last barrier, by nobody whose state is kept
                 self.finished = self._is_first_layer or self.mailbox.input_ended
             return False
-        if self._work is not None:
-            self._go_on()
-            return True
-        frame = self._arrivals.next(self._aligner.done)
-        if frame is not None:
-            self._accept(frame)
-            return True
-        if self._sources.poll(patience_s):
-            return True
+        if not self.must_wait:
+            if self._work is not None:
+                self._go_on()
+                return True
+            frame = self._arrivals.next(self._aligner.done)
+            if frame is not None:
+                self._accept(frame)
+                return True
+            if self._sources.poll(patience_s):
+                return True
+            self._flow.idle()
         self._end_chains()
         if self._finish_requested and (self._is_first_layer or self.mailbox.input_ended):
             self.finished = True
@@ -265,19 +272,15 @@ class Slot:
         """
         self.mailbox.close()
         self._files.copies.close(job_ended=self._finish_requested and not self._goes_on)
-        failed: OperatorFailed | None = None
-        for operator in self._operators:
-            try:
-                operator.close()
-            except Exception as error:
-                failed = failed or OperatorFailed(operator, error)
-            if operator.backend is not None:
-                operator.backend.close()
-        if failed is not None:
-            raise failed from failed.cause
+        close_all(self._operators)
 
     def has_active_source(self) -> bool:
-        return self._ready and self._sources.any_active
+        return self._ready and self._sources.any_active and not self.must_wait
+
+    @property
+    def must_wait(self) -> bool:
+        """Back-pressure: as much is under way as the slots behind have asked for. Barriers are sent all the same."""
+        return self._flow.credit.is_used_up and not self._finish_requested
 
     def metrics(self) -> list[OperatorMetrics]:
         return [operator.metrics() for operator in self._operators]
@@ -309,6 +312,8 @@ class Slot:
                 self._give_up(CheckpointId(checkpoint), "kept until its barriers had come", kept_bytes)
             case PauseSources() | ResumeSources():
                 self._sources.paused = isinstance(letter, PauseSources)
+            case Credits():
+                self._flow.on_credits(letter)
             case Complete(checkpoint):
                 self._complete(CheckpointId(checkpoint))
             case Abort(checkpoint, latest_completed):
@@ -388,11 +393,7 @@ class Slot:
         if checkpoint <= self._notified:
             return
         self._notified = checkpoint
-        for operator in self._operators:
-            try:
-                operator.notify_complete(checkpoint)
-            except Exception as error:
-                raise OperatorFailed(operator, error, checkpoint) from error
+        call_all(self._operators, lambda operator: operator.notify_complete(checkpoint), checkpoint)
 
     def _abort(self, checkpoint: CheckpointId, latest_completed: CheckpointId) -> None:
         self._forget_trigger(checkpoint)
@@ -425,6 +426,7 @@ class Slot:
                     self._deliver(frame, edge)
                 else:
                     self.outbox.relay(self._plan.next_slot(edge, frame.target, self.id.layer), frame)
+                    self._flow.processed(frame, frame.count, now := self._clock(), now)
             case Kind.CHECKPOINT_BARRIER:
                 if self._aligner.aligning is None:
                     self._alignment_began = self._clock()
@@ -455,7 +457,7 @@ class Slot:
         """The next slice of the frame at hand: short enough that letters are read in between."""
         work = self._work
         assert work is not None
-        if work.process_slice(self._slices, self._clock):
+        if work.process_slice(self._slices, self._flow, self._clock):
             self._work = None
             if work.operator.backend is not None:
                 work.operator.backend.clean_up(CLEAN_UP_ENTRIES)
@@ -556,11 +558,7 @@ class Slot:
     ) -> None:
         began = self._clock()
         # 4a. what belongs to this epoch goes out, then the barrier
-        for operator in self._operators:
-            try:
-                operator.prepare(checkpoint)
-            except Exception as error:
-                raise OperatorFailed(operator, error, checkpoint) from error
+        call_all(self._operators, lambda operator: operator.prepare(checkpoint), checkpoint)
         for chain in self.chains:
             chain.flush()
         self.outbox.send_barrier(checkpoint, flags)

@@ -13,17 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 
 import msgspec
+import pyarrow as pa
 
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import CheckpointId, SlotId
 from tidegate.state.backend import KeyedSnapshot, Section
-from tidegate.storage.metadata import FileRef, SlotSnapshot, SubtaskSnapshot
+from tidegate.storage.metadata import FileRef, SectionRef, SlotSnapshot, SubtaskSnapshot
 from tidegate.storage.savepoint_format import CANONICAL, NATIVE
 from tidegate.storage.snapshot_file import SnapshotFileWriter, carry_snapshot, store_snapshot
 from tidegate.storage.state_files import StateFiles
-from tidegate.task.in_flight import in_flight_sections
+from tidegate.task.in_flight import in_flight_sections, store_parts
 from tidegate.task.keyed_files import SlotFiles
 from tidegate.task.operators.base import OperatorSnapshot
 from tidegate.task.ports import Background, ControlPort, CrashPoints, SnapshotStorage
@@ -42,6 +44,7 @@ class SnapshotUploader:
     plan: JobPlan
     storage: SnapshotStorage
     path_of: Callable[[CheckpointId], str]
+    part_path_of: Callable[[CheckpointId, int], str]  #: of a part of many records in flight
     control: ControlPort
     crash_points: CrashPoints
     clock: Callable[[], float]
@@ -103,23 +106,22 @@ class SnapshotUploader:
         shared = self.files if order is None else SlotFiles()  # a savepoint owns its files, and has no local copies
         shared.copies.take(checkpoint)
         states = self._store_state_files(checkpoint, operators, order)
-        sections = _sections(operators, self.plan, in_flight, {state.uid for state in states})
+        under_way = in_flight_sections(self.plan, in_flight)
+        state = _state_sections(operators, {state.uid for state in states})
         tables: list[FileRef] = []
         if order is not None and order.format == CANONICAL:
             half = partial(self.crash_points.reach, "slot.table-stored", self.slot, checkpoint)
-            tables = store_tables(self.storage, order, self.slot, self.plan, sections, half)
+            tables = store_tables(self.storage, order, self.slot, self.plan, chain(under_way, state), half)
             file = FileRef(size=0)
+        elif order is not None:
+            written = _written(SnapshotFileWriter(), chain(under_way, state))
+            file = store_snapshot(self.storage, native_path(order, self.slot), *written, self.inline_limit_bytes)
+        elif self.state_limit_bytes is not None:
+            file = carry_snapshot(*_written(SnapshotFileWriter(), chain(under_way, state)), self.state_limit_bytes)
         else:
-            writer = SnapshotFileWriter()
-            for uid, section in sections:
-                writer.add(uid, *section)
-            data, index = writer.finish()
-            path = self.path_of(checkpoint) if order is None else native_path(order, self.slot)
-            if self.state_limit_bytes is not None and order is None:
-                file = carry_snapshot(data, index, self.state_limit_bytes)
-            else:
-                storage = shared.copies.around(self.storage)
-                file = store_snapshot(storage, path, data, index, self.inline_limit_bytes)
+            storage = shared.copies.around(self.storage)
+            tables, writer = store_parts(storage, lambda part: self.part_path_of(checkpoint, part), under_way)
+            file = store_snapshot(storage, self.path_of(checkpoint), *_written(writer, state), self.inline_limit_bytes)
         subtasks = [
             SubtaskSnapshot(
                 uid=operator.uid,
@@ -179,11 +181,14 @@ class SnapshotOrders:
         self._uploads.submit(lambda: self._uploader.store_and_acknowledge(checkpoint, parts, timings, frames, order))
 
 
-def _sections(
-    operators: list[OperatorSnapshot], plan: JobPlan, in_flight: Iterable[Frame], shared: Collection[str]
-) -> Iterator[tuple[str, Section]]:
-    """All that goes into the slot's file, with the uid that it belongs to; not the keyed state of `shared` operators."""
-    yield from in_flight_sections(plan, in_flight)
+def _written(writer: SnapshotFileWriter, sections: Iterable[tuple[str, Section]]) -> tuple[pa.Buffer, list[SectionRef]]:
+    for uid, section in sections:
+        writer.add(uid, *section)
+    return writer.finish()
+
+
+def _state_sections(operators: list[OperatorSnapshot], shared: Collection[str]) -> Iterator[tuple[str, Section]]:
+    """The state of the slot's operators, each section with the uid that it belongs to; not what `shared` keeps as files."""
     for operator in operators:
         for part in (None if operator.uid in shared else operator.keyed, operator.operator):
             if part is not None:

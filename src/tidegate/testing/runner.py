@@ -441,7 +441,8 @@ class _AttemptRun:
                 return False
         if process.idle_until is None or self._clock() >= process.idle_until:
             return True
-        return process.slot.mailbox.has_letters or process.slot.mailbox.has_frames
+        mailbox = process.slot.mailbox
+        return mailbox.has_letters or (mailbox.has_frames and not process.slot.must_wait)
 
     def _turn(self, process: _Process) -> None:
         slot = process.slot

@@ -11,6 +11,7 @@ from typing import Union
 import msgspec
 
 from tidegate.errors import ProtocolViolation
+from tidegate.protocol.credit import Grant, Progress
 from tidegate.storage.metadata import Committable, FileRef, SectionRef, SlotSnapshot, SplitState
 from tidegate.storage.state_files import StateFiles
 
@@ -129,6 +130,12 @@ class InboxWithinBound(Message, frozen=True):
     """What was over the bound has been processed."""
 
 
+class Progressed(Message, frozen=True):
+    """A slot that cannot keep up says what it has processed and what its senders may have under way (protocol/credit.py)."""
+
+    progress: Progress
+
+
 class Ended(Message, frozen=True):
     """Every chain of the slot has had its end of input."""
 
@@ -232,6 +239,12 @@ class ResumeSources(Message, frozen=True):
     """All inboxes are within their bounds."""
 
 
+class Credits(Message, frozen=True):
+    """How many records the slot may have under way to slots of the next layer; the newest word of each counts."""
+
+    grants: list[Grant]
+
+
 class Complete(Message, frozen=True):
     """The checkpoint stands in the job's log: commit everything prepared up to it."""
 
@@ -263,12 +276,13 @@ FromSlot = Union[
     Decline,
     InboxOverBound,
     InboxWithinBound,
+    Progressed,
     Ended,
     Committed,
     SlotFailed,
     ToDriver,
 ]
-ToSlot = Union[Start, Trigger, Drain, PauseSources, ResumeSources, Complete, Abort, Finish, Cancel]
+ToSlot = Union[Start, Trigger, Drain, PauseSources, ResumeSources, Credits, Complete, Abort, Finish, Cancel]
 
 _encoder = msgspec.msgpack.Encoder()
 _from_slot = msgspec.msgpack.Decoder(FromSlot)

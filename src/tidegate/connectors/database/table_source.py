@@ -116,7 +116,7 @@ class _TableCursor(SplitCursor):
         self._session: Session | None = None
         self._ended = False
 
-    def read(self) -> pa.RecordBatch | None:
+    def read(self, wanted: int) -> pa.RecordBatch | None:
         if self._ended or (self._to is not None and self._above == self._to):
             return None
         if self._session is None:

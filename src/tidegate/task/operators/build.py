@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
-from tidegate.connectors.contract import WriterContext
+from tidegate.connectors.contract import ReaderContext, WriterContext
 from tidegate.graph import specs
 from tidegate.graph.plan import PlannedOperator
 from tidegate.state.backend import KeyedStateBackend
@@ -32,6 +32,7 @@ class OperatorSurroundings:
     backends: StateBackends
     sleep: Callable[[float], None]
     hot_keys: bool
+    wanted: Callable[[], int]  #: how many records the slots behind can take
     send_to_driver: Callable[[str, int, str, bytes], None]  #: (uid, subtask, topic, payload)
 
 
@@ -41,7 +42,12 @@ def build_operator(
     spec = planned.operator.spec
     match spec:
         case specs.SourceSpec(source):
-            return SourceOperator(planned, subtask, source, around.time.clock, around.sleep)
+            return SourceOperator(
+                planned,
+                subtask,
+                source,
+                ReaderContext(subtask, planned.parallelism, around.time.clock, around.sleep, around.wanted),
+            )
         case specs.MapSpec(function):
             return stateless.MapOperator(planned, subtask, function)
         case specs.FlatMapSpec(function):

@@ -46,7 +46,7 @@ class FunctionOperator(RunningOperator):
         self._function = function
         self.backend = backend
         self._job = job
-        self._side: dict[str, list[Any]] = {}
+        self._side: dict[str, tuple[list[Any], list[int | None]]] = {}  #: records and their timestamps, by tag
         self._context: Context
         self.keeper = keeper_for(function, range(0) if backend is None else backend.key_groups)
         if backend is not None:
@@ -103,20 +103,23 @@ class FunctionOperator(RunningOperator):
             self.emit(batch.pick(places, out, self.output_type))
         self._flush_side()
 
-    def _collect_side(self, tag: str, value: Any) -> None:
-        self._side.setdefault(tag, []).append(value)
+    def _collect_side(self, tag: str, value: Any, timestamp: int | None) -> None:
+        rows, stamps = self._side.setdefault(tag, ([], []))
+        rows.append(value)
+        stamps.append(timestamp)
 
     def _flush_side(self) -> None:
         if not self._side:
             return
-        for tag, rows in self._side.items():
+        for tag, (rows, stamps) in self._side.items():
             record_type = self.planned.operator.outputs.get(tag)
             if record_type is None:
                 raise KeyError(
                     f"{self.name} emits to the side output {tag!r}, but nothing reads it: "
                     f"call .side_output(tag) on its stream, with the same tag"
                 )
-            self.emit_to(tag, Batch(record_type, rows))
+            timestamps = None if None in stamps else np.array(stamps, np.int64)
+            self.emit_to(tag, Batch(record_type, rows, timestamps=timestamps))
         self._side = {}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,17 +21,10 @@ if TYPE_CHECKING:
 class SourceOperator(RunningOperator):
     """Reads until every split has finished; then it stays, so that no checkpoint ever meets a missing task."""
 
-    def __init__(
-        self,
-        planned: PlannedOperator,
-        subtask: int,
-        source: Source,
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
-    ) -> None:
+    def __init__(self, planned: PlannedOperator, subtask: int, source: Source, context: ReaderContext) -> None:
         super().__init__(planned, subtask)
         self._source = source
-        self._context = ReaderContext(subtask, planned.parallelism, clock, sleep)
+        self._context = context
         self._reader: SourceReader | None = None  #: from begin to close
         self._done: list[SplitState] = []  #: finished before this attempt; kept, so that they are never read again
         self.exhausted = False  #: every split has finished
