@@ -6,11 +6,13 @@ import gc
 import weakref
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from tidegate.state.heap import HeapStateBackend
 from tidegate.state.keys import key_type
 from tidegate.task.garbage import BoundedCollections
+from tidegate.testing.clock import ManualClock
 
 
 class Node:
@@ -49,6 +51,59 @@ def test_new_garbage_is_still_collected(collections: BoundedCollections) -> None
     gc.collect()
 
     assert dead() is None
+
+
+@pytest.mark.parametrize("how", ["grows", "is replaced", "is replaced while a snapshot keeps the old values"])
+def test_no_collection_looks_at_many_objects_while_a_large_state(how: str) -> None:
+    looked_at: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            generations = range(info["generation"] + 1)
+            looked_at.append(sum(len(gc.get_objects(generation)) for generation in generations))
+
+    size = 200_000
+    state: list[object] = [[number] for number in range(size)]
+    kept = np.array([None] * size, dtype=object)  # as a snapshot saves: where the collector does not look
+    clock = ManualClock()
+    collections = BoundedCollections(long_s=-1.0, clock=clock)  # on this clock every collection takes no time
+    collections.start()
+    gc.callbacks.append(note)
+    try:
+        for at in range(size):
+            if how == "grows":
+                state.append([at])
+            else:
+                if how != "is replaced":
+                    kept[at] = state[at]
+                state[at] = [at]
+            if at % 500 == 0:
+                clock.advance(0.001)  # half a million objects a second
+                collections.between_records()
+    finally:
+        gc.callbacks.remove(note)
+        collections.stop()
+
+    assert looked_at, "garbage is never looked for"
+    assert max(looked_at) < size // 4
+
+
+def test_between_records_garbage_is_collected_but_not_at_every_call() -> None:
+    collections = BoundedCollections(long_s=60.0)
+    collections.start()
+    looks = []
+    gc.callbacks.append(lambda phase, info: looks.append(info["generation"]))
+    try:
+        dead = cycle()
+        collections.between_records()
+        assert dead() is None
+        for _ in range(100):
+            collections.between_records()
+    finally:
+        gc.callbacks.pop()
+        collections.stop()
+
+    assert looks.count(2) < 50
 
 
 def test_short_collections_freeze_nothing() -> None:

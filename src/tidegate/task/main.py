@@ -107,7 +107,7 @@ class SlotProcess:
             collections.start()
             if self._id.layer > 0:
                 threading.Thread(target=self._read, args=(batches,), name="tidegate-reader", daemon=True).start()
-            yield from self._loop(self._slot)
+            yield from self._loop(self._slot, collections)
             self._close(self._slot)
         except GeneratorExit:
             raise
@@ -147,13 +147,15 @@ class SlotProcess:
             sleep=self._sleep,
         )
 
-    def _loop(self, slot: Slot) -> Iterator[pa.RecordBatch]:
+    def _loop(self, slot: Slot, collections: BoundedCollections) -> Iterator[pa.RecordBatch]:
         clock = time.monotonic
         last = clock()
         while not slot.finished:
             active = slot.has_active_source()
             patience = self._patience(slot) if active else 0.0
             worked = slot.turn(patience)
+            if worked:
+                collections.between_records()
             slot.on_time()
             slot.flush_if_due(idle=not worked)
             now = clock()
