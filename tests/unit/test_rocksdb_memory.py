@@ -1,10 +1,11 @@
-"""State that is several times larger than the memory it may take."""
+"""State that is several times larger than the memory it may take: kept, stored in full, restored. A local disk that is full."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tempfile
 
 from rocksdb_kit import rocks_backends
 
@@ -69,28 +70,116 @@ print(peak() - before)
 backend.close()
 """
 
+# All of it into one file of a slot, and from there into another backend. Counted is what the process has for itself: the file
+# is mapped, and such pages can be had back at any time.
+IN_FULL = """
+import threading
+from tidegate.storage.snapshot_file import SnapshotFileWriter, read_sections, store_snapshot
+from tidegate.storage.store import open_store
+
+def own():
+    return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) * 1024
+
+def watch():
+    global most
+    while not done.wait(0.002):
+        most = max(most, own())
+
+settings = RocksSettings(memory_bytes=8 * MIB, folder=Path(folder))
+backend = RocksStateBackend(INT, range(16), 16, settings)
+function = Function()
+bind_states(function, backend, columnar=True)
+for key in range(KEYS):
+    backend.set_current_key(key)
+    function.text.set(text(key))
+    function.words.add(text(key))
+    function.counts.put(key, text(key))
+
+before, most, done = own(), own(), threading.Event()
+watcher = threading.Thread(target=watch)
+watcher.start()
+snapshot, writer = backend.snapshot(), SnapshotFileWriter(in_memory_bytes=4 * MIB)
+for section in snapshot.sections():
+    writer.add("op", *section)
+snapshot.release()
+store = open_store(f"file://{folder}/stored")
+file = store_snapshot(store, "slot", *writer.finish(), 0)
+backend.close()
+storing, most = most - before, own()
+again, other = RocksStateBackend(INT, range(16), 16, settings), Function()
+bind_states(other, again, columnar=True)
+for section, rows in read_sections(store, file):
+    again.restore(section.state, section.kind, [rows])
+done.set()
+watcher.join()
+for key in range(0, KEYS, 7):
+    again.set_current_key(key)
+    assert other.text.get() == text(key)
+    assert other.words.get() == [text(key)]
+    assert other.counts.get(key) == text(key)
+again.close()
+print(file.size, storing, most - before)
+"""
+
+FULL_DISK = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, MIB))  # no file may become larger
+settings = RocksSettings(memory_bytes=MIB, folder=Path(folder))
+backend = RocksStateBackend(INT, range(16), 16, settings)
+function = Function()
+bind_states(function, backend)
+try:
+    for key in range(100_000):
+        backend.set_current_key(key)
+        function.words.add(text(key))
+    backend.snapshot().files()
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
 ALLOWED_BYTES = 8 << 20
 STATE_BYTES = 3 * 60_000 * 240  #: of text alone
+PARTS = PROGRAM.partition("before = peak()\n")  #: what all of them need, and the first one
 
 
-def growth(kind: str, folder: str) -> int:
+def printed(program: str, kind: str, folder: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, kind, folder],
+        [sys.executable, "-c", program, kind, folder],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return int(done.stdout)
+    return done.stdout
 
 
 def test_state_several_times_the_allowed_memory_is_kept_and_found_again_within_it():
     assert STATE_BYTES > 5 * ALLOWED_BYTES
     with rocks_backends() as made:
-        grown = growth("rocksdb", str(made.settings.folder))
-        on_heap = growth("heap", "")
+        grown = int(printed(PROGRAM, "rocksdb", str(made.settings.folder)))
+        on_heap = int(printed(PROGRAM, "heap", ""))
 
     # Beside what is allowed: code and read buffers of RocksDB, Arrow's pool, the arenas of two allocators.
     assert grown < ALLOWED_BYTES + (20 << 20)
     assert on_heap > 2 * grown, "the test would not notice a backend that keeps everything in memory"
+
+
+def test_state_several_times_the_allowed_memory_is_stored_in_full_and_restored_within_it():
+    with tempfile.TemporaryDirectory() as folder:
+        said = printed(f"{PARTS[0]}KEYS = 60_000\n{IN_FULL}", "rocksdb", folder)
+    stored, storing, restoring = map(int, said.split())
+
+    assert stored > 10 * ALLOWED_BYTES
+    assert storing < ALLOWED_BYTES + (30 << 20)
+    # A file is read in pieces of 16 MiB, of which two may be there at once, beside the values made of one.
+    assert restoring < ALLOWED_BYTES + (64 << 20) < stored
+
+
+def test_a_local_disk_that_takes_no_more_is_named_with_the_way_out():
+    with tempfile.TemporaryDirectory() as folder:
+        said = printed(PARTS[0] + FULL_DISK, "rocksdb", folder)
+
+    assert said.startswith("StorageError"), said
+    assert f"RocksDB cannot write to its folder {folder}" in said
+    assert 'env.state_backend("rocksdb", folder=...)' in said

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from tidegate.errors import CheckpointDamaged, ProtocolViolation
+from tidegate.errors import CheckpointDamaged, ProtocolViolation, StorageError
 from tidegate.storage.metadata import FileRef, SectionRef
 from tidegate.storage.snapshot_file import (
     SCHEMA_KIND,
@@ -280,3 +282,27 @@ def test_a_full_storage_leaves_no_file(store: ObjectStore) -> None:
     with pytest.raises(Exception, match="no space left"):
         stored(FlakyStore(store, [NoSpace(after_bytes=100)]))
     assert store.list("") == []
+
+
+@pytest.mark.parametrize("in_memory_bytes", [0, 1000])
+def test_a_file_that_is_put_together_on_the_local_disk_is_the_same(in_memory_bytes: int) -> None:
+    def write(writer: SnapshotFileWriter) -> tuple[bytes, list[SectionRef]]:
+        for group in range(1, 6):
+            writer.add("op", "state", "value", group, pa.record_batch({"value": list(range(group * 50))}))
+        data, sections = writer.finish(lambda index: f"{len(index)} sections".encode())
+        return bytes(memoryview(data)), sections
+
+    in_memory = write(SnapshotFileWriter())
+    assert len(in_memory[0]) > 1000
+    assert in_memory[0].endswith(b"6 sections")
+    assert write(SnapshotFileWriter(in_memory_bytes=in_memory_bytes)) == in_memory
+
+
+def test_a_local_disk_without_space_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    writer = SnapshotFileWriter(in_memory_bytes=100)
+    with pytest.raises(StorageError, match=r"put together on the local disk, in .*: No space left .* set TMPDIR"):
+        writer.add("op", "state", "value", 0, pa.record_batch({"value": list(range(100))}))

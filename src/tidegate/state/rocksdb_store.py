@@ -24,6 +24,7 @@ import base64
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ import msgspec
 import pyarrow as pa
 from rocksdict import AccessType, Checkpoint, Options, Rdict, WriteBatch
 
-from tidegate.errors import CheckpointDamaged
+from tidegate.errors import CheckpointDamaged, StorageError
 from tidegate.state.declarations import Declaration, MapState
 from tidegate.state.rocksdb_expiring import cells_for
 from tidegate.state.rocksdb_keys import end_of
@@ -119,7 +120,8 @@ class Family:
                     batch.delete(row_key)
                 else:
                     batch[row_key] = cell
-            self._store.db.write(batch, self._store.write_options)
+            with local_disk(self._store.folder):
+                self._store.db.write(batch, self._store.write_options)
         self.holds_rows = self.holds_rows or bool(ordered)
 
 
@@ -186,7 +188,8 @@ class RocksStore:
     def next_sequence(self) -> int:
         """Of the list rows that are handed over together; only grows, also over restores."""
         self.sequence += 1
-        self.db.put(_SEQUENCE_KEY, self.sequence.to_bytes(8, "big"), self.write_options)
+        with local_disk(self.folder):
+            self.db.put(_SEQUENCE_KEY, self.sequence.to_bytes(8, "big"), self.write_options)
         return self.sequence
 
     def raise_sequence(self, sequence: int) -> None:
@@ -215,11 +218,12 @@ class RocksStore:
 
     def checkpoint(self, folder: Path) -> None:
         """All that is written, as hard links in a new folder. Only under the lock."""
-        self.db.flush()
-        for family in self.families.values():
-            family.rows.flush()
         try:
-            Checkpoint(self.db).create_checkpoint(str(folder))
+            with local_disk(self.folder):
+                self.db.flush()
+                for family in self.families.values():
+                    family.rows.flush()
+                Checkpoint(self.db).create_checkpoint(str(folder))
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -279,6 +283,20 @@ def open_database(folder: Path, options: Callable[[], Options], read_only: bool 
             f"the RocksDB files in {folder} cannot be opened: {error}. The checkpoint that they come from is damaged, or "
             "the local disk is full.",
             path=str(folder),
+        ) from error
+
+
+@contextmanager
+def local_disk(folder: Path) -> Iterator[None]:
+    """:raises StorageError: for whatever RocksDB says of its disk."""
+    try:
+        yield
+    except Exception as error:  # rocksdict raises bare Exceptions
+        raise StorageError(
+            f"RocksDB cannot write to its folder {folder}: {error}. Free some space on that disk, or give another folder: "
+            'env.state_backend("rocksdb", folder=...).',
+            path=str(folder),
+            reason="local disk",
         ) from error
 
 

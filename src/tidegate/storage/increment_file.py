@@ -45,11 +45,14 @@ def store_increment_file(
     writer = SnapshotFileWriter()
     for state, kind, key_group, rows in sections:
         writer.add(uid, state, kind, key_group, rows)
-    data, refs = writer.finish()
-    index = msgspec.msgpack.encode(refs)
-    whole = b"".join((data, index, xxhash.xxh3_128_digest(index), len(index).to_bytes(4, "big")))
+    whole, _ = writer.finish(_tail)
     storage.put(path, whole)
-    return StoredFile(name, path, len(whole), xxhash.xxh3_128_hexdigest(whole), checkpoint)
+    return StoredFile(name, path, whole.size, xxhash.xxh3_128_hexdigest(memoryview(whole)), checkpoint)
+
+
+def _tail(sections: list[SectionRef]) -> bytes:
+    index = msgspec.msgpack.encode(sections)
+    return b"".join((index, xxhash.xxh3_128_digest(index), len(index).to_bytes(4, "big")))
 
 
 def read_increment_file(
@@ -68,18 +71,18 @@ def _index(storage: FileStorage, file: StoredFile) -> list[SectionRef]:
         tail = storage.get_range(file.path, file.size - _TAIL_BYTES, _TAIL_BYTES)
         length = int.from_bytes(tail[-4:], "big")
         if len(tail) < _TAIL_BYTES or length > file.size - _TAIL_BYTES:
-            raise _damaged(file, "is cut short")
+            raise _damaged(storage, file, "is cut short")
         index = storage.get_range(file.path, file.size - _TAIL_BYTES - length, length)
     except StorageNotFound as error:
-        raise _damaged(file, "is missing") from error
+        raise _damaged(storage, file, "is missing") from error
     if xxhash.xxh3_128_digest(index) != tail[:16]:
-        raise _damaged(file, "was changed: the checksum of its index does not match")
+        raise _damaged(storage, file, "was changed: the checksum of its index does not match")
     return msgspec.msgpack.decode(index, type=list[SectionRef])
 
 
-def _damaged(file: StoredFile, what: str) -> CheckpointDamaged:
+def _damaged(storage: FileStorage, file: StoredFile, what: str) -> CheckpointDamaged:
     return CheckpointDamaged(
-        f"{file.path} {what}. The checkpoint cannot be restored; start from an older one: tidegate run JOB --resume "
-        "<its path>.",
+        f"{storage.uri(file.path)} {what}. The checkpoint cannot be restored; start from an older one: tidegate run JOB "
+        "--resume <its path>.",
         path=file.path,
     )

@@ -7,20 +7,24 @@ dictionaries a single message cannot hold, is a whole IPC stream instead; the re
 message. The file has no index: the `SectionRef`s travel with the acknowledgement into the checkpoint's metadata, each
 with an xxh3_128 checksum.
 
+It is built in memory, and on the local disk when it becomes large: the state may be larger than memory.
+
 Guarantee: a section is read exactly as it was written, or CheckpointDamaged is raised; never anything in between.
 """
 
 from __future__ import annotations
 
+import mmap
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import pyarrow as pa
 import xxhash
 
-from tidegate.errors import CheckpointDamaged, ProtocolViolation, StateTooLarge
+from tidegate.errors import CheckpointDamaged, ProtocolViolation, StateTooLarge, StorageError
 from tidegate.storage.metadata import PARQUET, FileRef, SectionRef
 from tidegate.storage.state_tables import read_table
 from tidegate.storage.store import Data, ObjectStore, StorageNotFound
@@ -33,6 +37,9 @@ _GAP_BYTES = 256 * 1024
 #: Bounds the memory of a restore; a single larger section is read whole.
 _RANGE_BYTES = 16 * 1024 * 1024
 
+#: Of one file while it is written; what is more goes to the local disk.
+IN_MEMORY_BYTES = 64 * 1024 * 1024
+
 #: What one slot may hand to the driver's memory: with its index it must fit into a control message.
 CARRIED_BYTES = 192 * 1024 * 1024
 
@@ -42,15 +49,17 @@ _State = tuple[str, str]
 
 
 class SnapshotFileWriter:
-    """Collects sections in memory. Used by one thread.
+    """Collects sections, in memory and then in a file without a name on the local disk. Used by one thread.
 
     `compression` ("lz4", "zstd") is off unless asked for: it makes small sections larger and costs them ten times the
     time; 100,000 rows become a third smaller and take seven times as long to write (docs/decisions/0001).
     """
 
-    def __init__(self, compression: str | None = None) -> None:
+    def __init__(self, compression: str | None = None, in_memory_bytes: int = IN_MEMORY_BYTES) -> None:
         self._options = pa.ipc.IpcWriteOptions(compression=compression)
+        self._in_memory_bytes = in_memory_bytes
         self._out = pa.BufferOutputStream()
+        self._file: IO[bytes] | None = None  #: holds all of it, once there is too much for `_out`
         self._offset = 0
         self._sections: list[SectionRef] = []
         self._schemas: dict[_State, Any] = {}
@@ -77,15 +86,47 @@ class SnapshotFileWriter:
         """So far."""
         return self._offset
 
-    def finish(self) -> tuple[pa.Buffer, list[SectionRef]]:
-        """The file's bytes and its index. The writer is used up."""
-        return self._out.getvalue(), self._sections
+    def finish(
+        self, end: Callable[[list[SectionRef]], bytes] = lambda index: b""
+    ) -> tuple[pa.Buffer, list[SectionRef]]:
+        """The file's bytes and its index; `end` gives what is to stand behind the sections. The writer is used up."""
+        self._write(end(self._sections))
+        if self._file is None:
+            return self._out.getvalue(), self._sections
+        with self._file as file:
+            file.flush()
+            return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), self._sections
 
     def _append(self, uid: str, state: str, kind: str, key_group: int, rows: int, data: pa.Buffer) -> None:
         # Arrow pads messages to 8 bytes, so each section begins aligned and can be read without a copy.
-        self._out.write(data)
         self._sections.append(SectionRef(uid, state, kind, key_group, self._offset, data.size, rows, _checksum(data)))
-        self._offset += data.size
+        self._write(data)
+
+    def _write(self, data: Data) -> None:
+        view = memoryview(data)
+        self._offset += view.nbytes
+        if self._file is None and self._offset <= self._in_memory_bytes:
+            self._out.write(data)
+            return
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(prefix="tidegate-snapshot-", buffering=0)  # noqa: SIM115
+                self._write_all(self._out.getvalue())
+                self._out = None
+            self._write_all(view)
+        except OSError as error:
+            raise StorageError(
+                f"a snapshot of {self._offset:,} bytes and more is put together on the local disk, in "
+                f"{tempfile.gettempdir()}: {error.strerror or error}. Free some space there, or set TMPDIR on the "
+                "executors.",
+                reason="local disk",
+            ) from error
+
+    def _write_all(self, data: Data) -> None:
+        assert self._file is not None
+        rest = memoryview(data).cast("B")
+        while rest:
+            rest = rest[self._file.write(rest) :]
 
     def _message(self, batch: pa.RecordBatch) -> pa.Buffer:
         if self._options.compression is None:

@@ -22,7 +22,7 @@ import msgspec
 import xxhash
 
 from tidegate.errors import CheckpointDamaged
-from tidegate.storage.store import StorageNotFound
+from tidegate.storage.store import Data, StorageNotFound
 
 _PIECE_BYTES = 16 * 1024 * 1024  #: bounds the memory of a restore
 
@@ -81,7 +81,7 @@ def files_with_paths(state: StateFiles, follow: Callable[[str], str]) -> StateFi
 class FileStorage(Protocol):
     """`ObjectStore` is one."""
 
-    def put(self, path: str, data: bytes) -> None: ...
+    def put(self, path: str, data: Data) -> None: ...
 
     def get_range(self, path: str, start: int, length: int) -> bytes: ...
 
@@ -139,14 +139,14 @@ def _fetch(storage: FileStorage, file: StoredFile, folder: Path, copy: Path | No
             try:
                 piece = storage.get_range(file.path, fetched, min(_PIECE_BYTES, file.size - fetched))
             except StorageNotFound as error:
-                raise _damaged(f"{file.path} is missing", file) from error
+                raise _damaged(f"{storage.uri(file.path)} is missing", file) from error
             if not piece:
-                raise _damaged(f"{file.path} is cut short: {fetched} of {file.size} bytes", file)
+                raise _damaged(f"{storage.uri(file.path)} is cut short: {fetched} of {file.size} bytes", file)
             out.write(piece)
             digest.update(piece)
             fetched += len(piece)
     if digest.hexdigest() != file.checksum:
-        raise _damaged(f"{file.path} was changed: its checksum does not match", file)
+        raise _damaged(f"{storage.uri(file.path)} was changed: its checksum does not match", file)
 
 
 def _plain_name(name: str) -> str:
