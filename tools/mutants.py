@@ -408,6 +408,40 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "expired-cell-is-live",
+        "what has expired in RocksDB is stored and never swept",
+        (
+            Change(
+                "state/rocksdb_expiring.py",
+                "    return cell if expiry_of(cell) > now_ms else None\n",
+                "    return cell\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "expired-key-is-there",
+        "a key all of whose list has expired in RocksDB is still walked over",
+        (
+            Change(
+                "state/rocksdb_lists.py",
+                "        return any(expiry_of(element) > now_ms for element in decode_elements(cell))\n",
+                "        return True\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "partly-expired-row-swept-whole",
+        "of a list in RocksDB elements are swept that have not expired",
+        (
+            Change(
+                "state/rocksdb_lists.py",
+                "        return live_elements(cell, now_ms)\n",
+                "        kept, entries, expired = live_elements(cell, now_ms)\n"
+                "        return (None if expired else kept), entries, expired\n",
+            ),
+        ),
+    ),
+    Mutant(
         "files-of-acknowledgements-not-noted",
         "the driver does not remember which files a checkpoint refers to",
         (

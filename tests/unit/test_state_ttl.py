@@ -301,6 +301,48 @@ def test_clean_up_looks_at_no_more_than_its_budget_and_comes_round_to_everything
     assert run.backend.clean_up(50_000) == 0
 
 
+@pytest.mark.parametrize("written", [False, True], ids=["as it is", "written"])
+@pytest.mark.parametrize("name", ["total", "tags", "log", "counts", "best", "mean"])
+def test_a_key_is_there_as_long_as_any_of_its_entries_has_not_expired(name, written):
+    run = Run(TEN)
+    for key in (1, 3):
+        run.backend.set_current_key(key)
+        run.fill()
+    run.clock.advance(6)
+    for key in (2, 3):
+        run.backend.set_current_key(key)
+        run.fill()
+        run.f.counts.put("b", 6)
+    if written:
+        run.settle()
+    assert sorted(run.backend.keys(name)) == [1, 2, 3]
+
+    run.clock.advance(6)
+    assert sorted(run.backend.keys(name)) == [2, 3]
+    run.clock.advance(6)
+    assert list(run.backend.keys(name)) == []
+
+
+@pytest.mark.parametrize("sweep", [True, False], ids=["swept", "not swept"])
+def test_of_a_list_that_has_expired_in_part_the_rest_stays_whatever_is_swept_or_stored(sweep):
+    run = Run(TEN)
+    run.f.log.add_all(["a", "b"])
+    run.clock.advance(6)
+    run.f.log.add_all(["c", "d"])  # in RocksDB one row, as nothing was written in between
+    run.settle()
+    run.clock.advance(6)
+    if sweep:
+        while run.backend.clean_up(100):
+            pass
+        assert run.kept()["log"] == 1
+
+    assert run.f.log.get() == ["c", "d"]
+    assert [row.value for row in stored_rows(run.backend.snapshot().sections(), INT)] == [["c", "d"]]
+    assert run.restored(TEN).f.log.get() == ["c", "d"]
+    run.clock.advance(6)
+    assert run.f.log.get() == run.restored(TEN).f.log.get() == []
+
+
 def test_clean_up_without_a_ttl_has_nothing_to_do():
     run = Run(None).fill()
 
