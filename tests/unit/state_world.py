@@ -1,11 +1,13 @@
 """A whole operator in one process: subtasks with their state on a backend, and beside them plain dictionaries.
 
     kinds      what is tried: a row of the table in test_every_kind_of_state.py
-    snapshot   every subtask's state into one stored file each, as a slot writes it, or as RocksDB's own files
+    snapshot   every subtask's state into one stored file each, as a slot writes it, or as increments over the last
+               completed one; files that no checkpoint needs any more are deleted, as the driver does it
     crash      everything in memory is gone
     restore    at any parallelism, shared out by protocol/redistribution.py
 
-The backends, the file format, the redistribution and the stores are the product's.
+The backends, the file format, the increments, the registry of their files, the redistribution and the stores are the
+product's.
 """
 
 from __future__ import annotations
@@ -20,15 +22,15 @@ from typing import Any
 from rocksdb_kit import RocksBackends
 from state_kit import MAX_PARALLELISM
 
-from tidegate.ids import SubtaskIndex
+from tidegate.ids import CheckpointId, SubtaskIndex
 from tidegate.protocol.redistribution import StoredPart, distribution_of, owner_of, redistribute
+from tidegate.protocol.shared_state import SharedFile, SharedStateRegistry
 from tidegate.state.backend import bind_states
 from tidegate.state.declarations import Declaration
 from tidegate.state.heap import HeapStateBackend
 from tidegate.state.key_groups import key_group, key_group_range
 from tidegate.state.keys import KeyType
 from tidegate.state.operator_state import OperatorStateStore
-from tidegate.state.rocksdb import RocksStateBackend
 from tidegate.storage.metadata import FileRef, SectionRef
 from tidegate.storage.snapshot_file import (
     SCHEMA_KIND,
@@ -37,7 +39,9 @@ from tidegate.storage.snapshot_file import (
     select_sections,
     store_snapshot,
 )
+from tidegate.storage.state_files import StateFiles
 from tidegate.storage.store import open_store
+from tidegate.task.keyed_files import HeapFiles, KeyedFiles, RocksFiles, restore_files
 from tidegate.testing.clock import ManualClock
 
 _numbers = itertools.count()
@@ -77,6 +81,7 @@ class Subtask:
     backend: Any
     function: Any
     store: OperatorStateStore
+    files: KeyedFiles | None = None  #: where checkpoints are incremental
     held: dict[str, Any] = field(default_factory=dict)  #: what kinds have taken in `begin`
     raw: Any = None
 
@@ -89,9 +94,10 @@ class Subtask:
 class Stored:
     """A completed checkpoint."""
 
+    number: CheckpointId
     parallelism: int
     files: list[FileRef]
-    folders: list[Any]  #: RocksDB's own files of each subtask, or none
+    states: list[StateFiles]  #: the keyed state of each subtask, where checkpoints are incremental
     model: dict[str, Any]
 
 
@@ -101,12 +107,15 @@ class World:
     keys: list[Any]
     kinds: list[Kind]
     rocks: RocksBackends
-    backends: Callable[[], str]  #: "heap", "rocksdb" or "rocksdb files", for each start
+    backends: Callable[[], str]  #: "heap", "heap increments", "rocksdb" or "rocksdb increments", for each start
     clock: ManualClock = field(default_factory=ManualClock)
     model: dict[str, Any] = field(default_factory=dict)
     subtasks: list[Subtask] = field(default_factory=list)
     completed: Stored | None = None
     pending: Any = None  #: taken and not stored
+    registry: SharedStateRegistry = field(default_factory=SharedStateRegistry)
+    attempt: int = 0
+    number: int = 0  #: of the last checkpoint
 
     def __post_init__(self) -> None:
         self._objects = open_store(f"memory://state-world-{next(_numbers)}")
@@ -121,6 +130,7 @@ class World:
         """Fresh, or from the completed checkpoint."""
         kept = self.completed
         self.backend_name = self.backends()
+        self.attempt += 1
         self.subtasks = [self._new_subtask(index, parallelism) for index in range(parallelism)]
         if kept is not None:
             self._restore(kept, parallelism)
@@ -137,13 +147,20 @@ class World:
 
     def _new_subtask(self, index: int, parallelism: int) -> Subtask:
         groups = key_group_range(index, parallelism, MAX_PARALLELISM)
-        if self.backend_name == "heap":
-            backend: Any = HeapStateBackend(self.key_type, groups, MAX_PARALLELISM, self.clock)
+        name, _, increments = self.backend_name.partition(" ")
+        place = ("op", index)
+        where = (self._objects, lambda number, file: f"chk-{number}/a{self.attempt}/{index}-{file}")
+        files: KeyedFiles
+        if name == "heap":
+            backend: Any = HeapStateBackend(self.key_type, groups, MAX_PARALLELISM, self.clock, bool(increments))
+            files = HeapFiles(backend, *place, *where)
         else:
             backend = self.rocks.backend(self.key_type, groups, self.clock)
+            files = RocksFiles(*place, groups, *where)
         function = self._class()
         bind_states(function, backend)
-        return Subtask(index, parallelism, backend, function, OperatorStateStore(groups))
+        store = OperatorStateStore(groups)
+        return Subtask(index, parallelism, backend, function, store, files if increments else None)
 
     def snapshot(self) -> None:
         self.take()
@@ -163,21 +180,31 @@ class World:
         """The rest of it; one that does not complete leaves the older checkpoint as the one to continue from."""
         assert self.pending is not None
         (taken, model), self.pending = self.pending, None
-        files, folders = [], []
+        self.number += 1
+        number = CheckpointId(self.number)
+        files, states = [], []
         for subtask, keyed, operator in taken:
             writer = SnapshotFileWriter()
-            if self.backend_name == "rocksdb files":
-                folders.append(self.rocks.fetched(keyed, f"files-{next(_numbers)}", subtask.key_groups))
+            if subtask.files is not None:
+                states.append(subtask.files.store(number, keyed))
+                subtask.files.let_go(keyed)
             else:
                 for section in keyed.sections():
                     writer.add("op", *section)
+                keyed.release()
             for section in operator.sections():
                 writer.add("op", *section)
-            keyed.release()
             data, sections = writer.finish()
-            files.append(store_snapshot(self._objects, f"snapshot-{next(_numbers)}", data, sections, 64))
+            files.append(store_snapshot(self._objects, f"snapshot-{number}-{subtask.index}", data, sections, 64))
+        self._objects.delete_many(self.registry.acknowledged(number, _shared(states)))
         if completes:
-            self.completed = Stored(len(self.subtasks), files, folders, model)
+            self.completed = Stored(number, len(self.subtasks), files, states, model)
+            self._objects.delete_many(self.registry.completed(number))
+        for subtask, _, _ in taken:
+            if subtask.files is not None and completes:
+                subtask.files.completed(number)
+            elif subtask.files is not None and self.number % 2:  # of the others nobody says anything
+                subtask.files.aborted(number)
 
     def crash(self) -> None:
         for subtask in self.subtasks:
@@ -208,19 +235,9 @@ class World:
                         subtask.store.restore(section.state, section.kind, section.key_group, [rows])
                     else:
                         subtask.backend.restore(section.state, section.kind, [rows])
-            if kept.folders:
-                self._restore_folders(subtask, kept.folders)
-
-    def _restore_folders(self, subtask: Subtask, folders: list[Any]) -> None:
-        """Files that several new subtasks need are fetched by each of them."""
-        mine = [folder for folder in folders if set(folder.key_groups) & set(subtask.key_groups)]
-        copies = [self.rocks.copied(folder, f"files-{next(_numbers)}") for folder in mine]
-        if isinstance(subtask.backend, RocksStateBackend):
-            subtask.backend.restore_files(copies)
-        else:
-            for folder in copies:
-                for section in self.rocks.sections_in(folder, subtask.key_groups):
-                    subtask.backend.restore(section.state, section.kind, [section.rows])
+            mine = [state for state in kept.states if set(state.key_groups) & set(subtask.key_groups)]
+            if mine and restore_files(subtask.backend, self._objects, mine) and subtask.files is not None:
+                subtask.files.restored(kept.number, mine[0])
 
     # -- use -------------------------------------------------------------------------------------------------------
 
@@ -248,3 +265,7 @@ class World:
 
 def _only(file: FileRef, wanted: SectionRef) -> FileRef:
     return select_sections(file, lambda section: section == wanted)
+
+
+def _shared(states: list[StateFiles]) -> list[SharedFile]:
+    return [SharedFile(file.path, file.size, CheckpointId(file.checkpoint)) for state in states for file in state.files]

@@ -144,16 +144,17 @@ def spoil(value: Any) -> None:
 
 
 class List(Keyed):
-    def __init__(self, name: str, ttl: Ttl | None = None) -> None:
-        self.name, self.ttl = name, ttl
+    def __init__(self, name: str, of: Any = str, ttl: Ttl | None = None) -> None:
+        self.name, self.of, self.ttl = name, of, ttl
 
     def declare(self) -> dict[str, Declaration]:
-        return {self.attribute: ListState(str, ttl=self.ttl)}
+        return {self.attribute: ListState(self.of, ttl=self.ttl)}
 
     def act(self, world: World, rng: random.Random) -> None:
         handle, at, model = self.place(world, rng)
-        words = rng.choices(WORDS, k=rng.randint(0, 3))
-        added = [self.entry(world, word) for word in words]
+        words = rng.choices(VALUES[self.of], k=rng.randint(0, 3))
+        added = [self.entry(world, word) for word in copy.deepcopy(words)]
+        words = copy.deepcopy(words)
         choice = rng.random()
         if choice < 0.1:
             handle.clear()
@@ -164,22 +165,30 @@ class List(Keyed):
         else:
             handle.add_all(words)
             model[at] = model.get(at, []) + added
+        for word in words:
+            spoil(word)
 
     def check_one(self, world: World, handle: Any, expected: Any) -> None:
         live = [self.live(world, entry) for entry in expected or []]
-        assert handle.get() == [word for word in live if word is not None]
+        for _ in range(2):  # the second time it would see what the first has changed
+            found = handle.get()
+            assert found == [word for word in live if word is not None]
+            for word in found:
+                spoil(word)
+            found.append("spoiled")
 
 
 class Map(Keyed):
-    def __init__(self, name: str, ttl: Ttl | None = None) -> None:
-        self.name, self.ttl = name, ttl
+    def __init__(self, name: str, of: Any = int, ttl: Ttl | None = None) -> None:
+        self.name, self.of, self.ttl = name, of, ttl
 
     def declare(self) -> dict[str, Declaration]:
-        return {self.attribute: MapState(str, int, ttl=self.ttl)}
+        return {self.attribute: MapState(str, self.of, ttl=self.ttl)}
 
     def act(self, world: World, rng: random.Random) -> None:
         handle, at, model = self.place(world, rng)
-        word, number = rng.choice(WORDS), rng.randint(-9, 9)
+        word, value = rng.choice(WORDS), copy.deepcopy(rng.choice(VALUES[self.of]))
+        entry = self.entry(world, copy.deepcopy(value))
         choice = rng.random()
         if choice < 0.1:
             handle.clear()
@@ -190,25 +199,33 @@ class Map(Keyed):
         elif choice < 0.4:  # changed while it is walked: the walk sees what was there
             before = {w: v for w, e in model.get(at, {}).items() if (v := self.live(world, e)) is not None}
             seen = {}
-            for name, value in handle.items():
-                seen[name] = value
+            for name, found in handle.items():
+                seen[name] = found
                 handle.remove(name)
-                handle.put(name + "!", number)
+                handle.put(name + "!", value)
             assert seen == before
             entries = {w: e for w, e in model.get(at, {}).items() if w not in before}
-            model[at] = entries | {f"{w}!": self.entry(world, number) for w in before}
+            model[at] = entries | {f"{w}!": entry for w in before}
             for name in before:
                 handle.remove(f"{name}!")
                 model[at].pop(f"{name}!")
         else:
-            handle.put(word, number)
-            model.setdefault(at, {})[word] = self.entry(world, number)
+            handle.put(word, value)
+            model.setdefault(at, {})[word] = entry
+        spoil(value)
 
     def check_one(self, world: World, handle: Any, expected: Any) -> None:
         live = {word: self.live(world, entry) for word, entry in (expected or {}).items()}
         live = {word: number for word, number in live.items() if number is not None}
-        assert dict(handle.items()) == live
-        assert len(handle) == len(live)
+        for _ in range(2):  # the second time it would see what the first has changed
+            walked, found = dict(handle.items()), {word: handle.get(word) for word in live}
+            values = list(handle.values())
+            assert walked == found == live
+            assert sorted(handle.keys()) == sorted(live)
+            assert Counter(map(repr, values)) == Counter(map(repr, live.values()))
+            assert len(handle) == len(live)
+            for value in (*walked.values(), *found.values(), *values):
+                spoil(value)
 
 
 class Reducing(Keyed):
@@ -460,6 +477,8 @@ EVERY_KIND: list[Any] = [
     lambda: Value("value with ttl", ttl=TTL),
     lambda: List("list with ttl", ttl=TTL),
     lambda: Map("map with ttl", ttl=TTL),
+    lambda: List("list of lists", list[int]),
+    lambda: Map("map of dataclasses", Line),
     lambda: Reducing("reducing with ttl", ttl=TTL),
     lambda: Aggregating("aggregating with ttl", ttl=TTL),
     lambda: Timers("event timers", EVENT_TIMERS),
@@ -474,9 +493,10 @@ CHANGES = [(2, 3), (3, 2), (1, 5), (4, 1)]
 #: one after the other, for each start
 BACKENDS = {
     "heap": ["heap"],
+    "heap increments": ["heap increments"],
     "rocksdb": ["rocksdb"],
-    "rocksdb files": ["rocksdb files"],
-    "back and forth": ["rocksdb files", "heap", "rocksdb"],
+    "rocksdb increments": ["rocksdb increments"],
+    "back and forth": ["rocksdb increments", "heap", "heap increments", "rocksdb"],
 }
 #: of every type that a key can have
 KEYS: dict[str, tuple[Any, list[Any]]] = {
