@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import signal
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from faults.jobs.tally import Settings
-from faults.kit import assert_exact, crashes_that_happened, drive_until_finished, gateway_of
+from faults.kit import (
+    assert_exact,
+    await_that,
+    committed_rows,
+    crashes_that_happened,
+    drive_until_finished,
+    driver,
+    gateway_of,
+    is_running,
+)
 from tidegate.testing.crash_points import DRIVER_POINTS, Crash
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
@@ -59,3 +71,30 @@ def test_workers_and_drivers_killed_while_the_job_recovers_from_a_killed_driver_
     assert_exact(settings)
     assert drivers == 4
     assert crashes_that_happened(settings) == [crash.point for crash in crashes]
+
+
+def test_after_a_driver_with_its_checkpoints_in_memory_the_next_says_that_all_comes_again(
+    tmp_path: Path, spark_session: SparkSession
+) -> None:
+    settings = Settings(
+        name="forgetful", folder=str(tmp_path), storage="memory", readings=150, gateway=gateway_of(spark_session)
+    )
+    with driver(settings) as killed:
+        killed.await_checkpoints(2)
+        killed.send_signal(signal.SIGKILL)
+        killed.await_death()
+        await_that("its workers have ended", lambda: not any(map(is_running, killed.workers())))
+    before = committed_rows(settings.output)
+    assert before, "nothing was committed, so nothing could come again"
+
+    with driver(replace(settings, resume="latest")) as following:
+        assert following.await_end() == "FINISHED", following.story()
+        said = "".join(following.noise)
+    assert "there is nothing to resume: the checkpoints of 'forgetful' are kept in the driver's memory" in said
+    assert "what that driver's sinks have committed will be written again" in said
+
+    # Take the rows of the first run away once: those of the second are exact.
+    rows = Counter(map(tuple, committed_rows(settings.output)))
+    rows.subtract(map(tuple, before))
+    assert min(rows.values()) >= 0, "what the first run has committed is gone"
+    assert_exact(settings, [list(row) for row in rows.elements()])

@@ -46,7 +46,7 @@ from tidegate.storage.checkpoints import load_checkpoint, resolve
 from tidegate.storage.log import CheckpointPointer, JobLog, LogRecord, Resume, when
 from tidegate.storage.metadata import CheckpointMetadata
 from tidegate.storage.paths import JobPaths
-from tidegate.storage.store import ObjectStore, write_probe
+from tidegate.storage.store import DRIVER_MEMORY, ObjectStore, write_probe
 from tidegate.storage.sweep import after_attempt
 from tidegate.wire.control import Start
 
@@ -167,14 +167,22 @@ class JobRun:
 
     def begin(self) -> None:
         """Become the job's driver. :raises JobFolderInUse:"""
-        self._warn_of_rollback()
+        self._warn_of_what_comes_again()
         self._log.take_generation(self._driver, self._wall_clock(), self._resume)  # type: ignore[arg-type]
         self._holds_job = True
         self._crash_points.reach("driver.generation-taken")
 
-    def _warn_of_rollback(self) -> None:
+    def _warn_of_what_comes_again(self) -> None:
         newest = self._log.read_newest()
         latest = None if newest is None else newest.latest
+        if newest is None and self._resume is Resume.LATEST and self._store.location == DRIVER_MEMORY:
+            log.warning(
+                "there is nothing to resume: the checkpoints of %r are kept in the driver's memory, and ended with the driver "
+                "that ran before, if there was one. The job begins at the beginning, and what that driver's sinks have "
+                "committed will be written again. To continue after the death of a driver, keep checkpoints in a storage "
+                "(file:///..., s3://, gs://, az://, hdfs://)",
+                self.plan.job,
+            )
         if isinstance(self._resume, CheckpointPointer) and latest is not None and latest.id > self._resume.id:
             sinks = [repr(op.uid) for op in self.plan.operators if isinstance(op.operator.spec, SinkSpec)]
             log.warning(

@@ -46,6 +46,8 @@ class Settings:
 
     name: str
     folder: str  #: checkpoints, output and notes, each in a folder of its own
+    storage: str | None = None  #: of checkpoints, in place of that folder
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)  #: of driver and workers: a storage's address
     readings: int = 300  #: of each source
     rate: float = 2400.0  #: readings a second, of all sources
     every: str = "200ms"
@@ -172,7 +174,7 @@ def build(settings: Settings, spark: Any = None) -> tg.StreamEnvironment:
     )
     env.checkpointing(
         every=settings.every,
-        storage=f"file://{settings.folder}/checkpoints",
+        storage=settings.storage or f"file://{settings.folder}/checkpoints",
         retained=settings.retained,
         resume=settings.resume,
         **settings.guarantee,
@@ -294,7 +296,11 @@ def attached_session(gateway: tuple[int, str]) -> Any:
 def main() -> None:
     settings = Settings.from_json(sys.argv[1])
     nothing_asked(settings.notes)
-    env = build(settings, None if settings.gateway is None else attached_session(settings.gateway))
+    os.environ.update(settings.environment)
+    session = None if settings.gateway is None else attached_session(settings.gateway)
+    if session is not None:
+        session.sparkContext.environment.update(settings.environment)
+    env = build(settings, session)
     try:
         client = env.execute_async()
         narrate(client)
