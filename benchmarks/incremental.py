@@ -6,7 +6,9 @@ Keys are changed at random, all over the state, which is the worst case for comp
 that the checkpoint stored: tables that compactions made, new bases of the heap and the small files of each checkpoint
 included) over those of the full one before them. On RocksDB (`mean_ratio`, `median_ratio`), on the heap with numbers in
 columns (`heap_columns_...`) and with Python objects (`heap_objects_...`). Files that no checkpoint needs are deleted as
-the driver does it; `orphans` are those that are left over in storage at the end. Last line: JSON.
+the driver does it; `orphans` are those that are left over in storage at the end. Then whole jobs whose workers and drivers
+are killed, also in the middle of an upload, and whose checkpoints are given up (`after_faults`, left_behind.py): what they
+leave over counts as well. Last line: JSON.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 import harness
+import left_behind
 import numpy as np
 import pyarrow as pa
 
@@ -140,7 +143,10 @@ def main(keys: int = 1_000_000, increments: int = 30) -> None:
     for label, made in (("heap_columns", heap_columns()), ("heap_objects", heap_objects())):
         found = measure(label, made, keys, increments)
         results |= {f"{label}_{name}": value for name, value in found.items()}
-    results["orphans"] = sum(value for name, value in results.items() if name.endswith("orphans"))
+    results["after_faults"] = {backend: left_behind.after_faults(backend) for backend in ("hashmap", "rocksdb")}
+    results["orphans"] = sum(value for name, value in results.items() if name.endswith("orphans")) + sum(
+        found["orphans"] for found in results["after_faults"].values()
+    )
     harness.finish({"keys": keys, **results})
 
 

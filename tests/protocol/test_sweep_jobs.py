@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from protocol_kit import Numbered, assert_relayed_exactly, fresh_storage, relayed_job, run_to_the_end
 
+import tidegate as tg
 from tidegate.coordinator.observing import JobStatus
 from tidegate.storage.local_store import LocalStore
 from tidegate.storage.store import ObjectStore, open_store
@@ -23,6 +24,20 @@ from tidegate.testing.runner import InProcessRun
 from tidegate.testing.stores import Fail, FlakyStore
 
 IN_FILES = {"inline_limit_bytes": 0}
+#: how state is stored, and how the names of its files end
+LAYOUTS = {
+    "hashmap in full": ("hashmap", False, ".snapshot"),
+    "hashmap increments": ("hashmap", True, ".state"),
+    "rocksdb in full": ("rocksdb", False, ".snapshot"),
+    "rocksdb increments": ("rocksdb", True, ".state"),
+}
+every_layout = pytest.mark.parametrize("layout", LAYOUTS)
+
+
+def stored_job(storage: str, layout: str, *source: Numbered, **settings: Any) -> tg.StreamEnvironment:
+    backend, incremental, _ = LAYOUTS[layout]
+    env = relayed_job(storage, *source, limits=IN_FILES, **settings)
+    return env.state_backend(backend, incremental=incremental, memory="4mb")
 
 
 @pytest.fixture(autouse=True)
@@ -62,26 +77,30 @@ def test_nothing_is_left_behind_by_a_process_that_dies_at(point: str) -> None:
     assert left_behind(open_store(storage)) == []
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_nothing_is_left_behind_by_many_deaths(seed: int) -> None:
+@every_layout
+@pytest.mark.parametrize("seed", range(2))
+def test_nothing_is_left_behind_by_many_deaths(seed: int, layout: str) -> None:
     storage = fresh_storage()
     crashes = [Crash("slot.before-ack", nth=3, times=4), Crash("driver.before-log", nth=2, times=2)]
-    run_to_the_end(relayed_job(storage, limits=IN_FILES, retained=2), seed, *crashes, zombies=False)
+    run_to_the_end(stored_job(storage, layout, retained=2), seed, *crashes, zombies=False)
 
     assert_relayed_exactly()
     assert left_behind(open_store(storage)) == []
 
 
-@pytest.mark.parametrize("call", [1, 2, 4])
-def test_nothing_is_left_behind_by_aborted_checkpoints_of_an_attempt_that_goes_on(call: int) -> None:
+@every_layout
+@pytest.mark.parametrize("call", [1, 4])
+def test_nothing_is_left_behind_by_aborted_checkpoints_of_an_attempt_that_goes_on(call: int, layout: str) -> None:
     """One slot cannot store its snapshot, three times; the others have stored theirs."""
     storage = fresh_storage()
-    store = FlakyStore(open_store(storage), [Fail("put", call=call, path=".snapshot", times=3)])
-    run = InProcessRun(relayed_job(storage, limits=IN_FILES, tolerable_failures=10), 2, store=store, zombies=False)
+    fault = Fail("put", call=call, path=LAYOUTS[layout][2], times=3)
+    store = FlakyStore(open_store(storage), [fault])
+    run = InProcessRun(stored_job(storage, layout, tolerable_failures=10), 2, store=store, zombies=False)
     result = run.run()
 
     assert result.status is JobStatus.FINISHED
     assert result.attempts == 1
+    assert store._calls[0] >= call + fault.times, "it did not fail"
     assert_relayed_exactly()
     assert left_behind(store) == []
 
@@ -106,14 +125,16 @@ def test_nothing_but_what_is_retained_is_left_behind_by_a_job_that_failed() -> N
 
 
 class _KilledWhileWriting(LocalStore):
-    """The process dies with half of a snapshot on the disk."""
+    """The process dies with half of a file of state on the disk."""
 
-    puts = 0
-    deaths = 0
+    def __init__(self, root: str, ending: str) -> None:
+        super().__init__(root)
+        self.ending = ending
+        self.puts = self.deaths = 0
 
     def put(self, path: str, data: Any) -> None:
-        self.puts += path.endswith(".snapshot")
-        if path.endswith(".snapshot") and self.puts in (3, 5, 9):
+        self.puts += path.endswith(self.ending)
+        if path.endswith(self.ending) and self.puts in (3, 5, 9):
             self.deaths += 1
             half = bytes(memoryview(data).cast("B"))[: memoryview(data).nbytes // 2]
             target = Path(self._root) / path
@@ -123,10 +144,10 @@ class _KilledWhileWriting(LocalStore):
         super().put(path, data)
 
 
-def test_nothing_is_left_behind_by_kills_in_mid_upload(tmp_path: Path) -> None:
-    store = _KilledWhileWriting(str(tmp_path))
-    env = relayed_job(str(tmp_path), limits=IN_FILES)
-    result = InProcessRun(env, 5, store=store, zombies=False).run()
+@every_layout
+def test_nothing_is_left_behind_by_kills_in_mid_upload(tmp_path: Path, layout: str) -> None:
+    store = _KilledWhileWriting(str(tmp_path), LAYOUTS[layout][2])
+    result = InProcessRun(stored_job(str(tmp_path), layout), 5, store=store, zombies=False).run()
 
     assert result.status is JobStatus.FINISHED
     assert store.deaths == 3

@@ -76,6 +76,15 @@ class Declaration(ABC):
         if not self.name:
             self.name = name
 
+    def _type(self, annotation: Any) -> DataType:
+        """What the user has declared. :raises TypeDeclarationError: with the user's line, for what cannot be stored."""
+        try:
+            return data_type(annotation)
+        except TypeDeclarationError as error:
+            raise TypeDeclarationError(
+                f"{self.line}: {error.message}", **{**error.context, "line": str(self.line)}
+            ) from None
+
     def _refuse_access(self, instance: object) -> NoReturn:
         raise ConfigurationError(
             f"state {type(instance).__name__}.{self.name} ({self.line}) was used outside a running job: state can be "
@@ -123,7 +132,7 @@ class ValueState(StoredValue, Generic[T]):
         self, type: Any, *, default: Any = None, ttl: Ttl | None = None, renamed_from: str | None = None
     ) -> None:
         super().__init__(ttl, renamed_from)
-        self.value_type = data_type(type)
+        self.value_type = self._type(type)
         self.default = None if default is None else _checked_default(self.value_type, default, self.line)
 
     @overload
@@ -151,7 +160,7 @@ class ListState(Declaration, Generic[T]):
 
     def __init__(self, type: Any, *, ttl: Ttl | None = None, renamed_from: str | None = None) -> None:
         super().__init__(ttl, renamed_from)
-        self.value_type = data_type(type)
+        self.value_type = self._type(type)
 
     @property
     def type_name(self) -> str:
@@ -196,8 +205,8 @@ class MapState(Declaration, Generic[K, V]):
         self, key_type: Any, value_type: Any, *, ttl: Ttl | None = None, renamed_from: str | None = None
     ) -> None:
         super().__init__(ttl, renamed_from)
-        self.key_type: DataType = data_type(key_type)
-        self.value_type = data_type(value_type)
+        self.key_type: DataType = self._type(key_type)
+        self.value_type = self._type(value_type)
         if not self.key_type.immutable:
             raise TypeDeclarationError(
                 f"{self.line}: {self.key_type.name} cannot be the key type of a MapState, because its values can "
@@ -257,7 +266,7 @@ class ReducingState(StoredValue, Generic[T]):
         renamed_from: str | None = None,
     ) -> None:
         super().__init__(ttl, renamed_from)
-        self.value_type = data_type(type)
+        self.value_type = self._type(type)
         if not callable(reduce_function):
             raise TypeDeclarationError(
                 f"{self.line}: a ReducingState needs a function of two values, not {reduce_function!r}: for a sum write "
@@ -322,7 +331,7 @@ class AggregatingState(StoredValue, Generic[In, Out]):
                 "tg.AggregatingState(aggregate, accumulator_type=tuple[int, float]).",
                 line=str(self.line),
             )
-        self.value_type = data_type(declared)
+        self.value_type = self._type(declared)
         self.aggregate = aggregate
 
     @overload
