@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import tidegate as tg
 from tidegate.api.checkpointed import InitializationContext, SnapshotContext
 from tidegate.batch import Batch
 from tidegate.connectors.contract import WriterContext
-from tidegate.errors import TidegateError
+from tidegate.errors import ConfigurationError, TidegateError
 from tidegate.testing.crash_points import ALL_POINTS, Crash
 from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
 from tidegate.testing.runner import AllDriversDied, InProcessRun, run_in_process
@@ -77,6 +78,88 @@ def test_elements_are_split_evenly_at_another_parallelism(before: int, after: in
         except AllDriversDied:
             run_in_process(job(storage, after, resume="latest"), seed)
         assert committed() == [(value, value * 3) for value in NUMBERS]
+
+
+# -- raw state ---------------------------------------------------------------------------------------------------------
+
+
+class RawCounts(tg.CheckpointedFunction, tg.KeyedProcessFunction):
+    """(key, number, n-th of the key) with counts in bytes of its own, for each key group; and what was seen, in pieces.
+
+    A declared state beside it counts the same: both must agree at each record."""
+
+    declared = tg.ValueState(int, default=0)
+
+    def initialize_state(self, ctx: InitializationContext) -> None:
+        self.key_groups, self.key_group_of = ctx.key_groups, ctx.key_group_of
+        self.counts = {group: json.loads(data) for group, data in ctx.raw.keyed()}
+        self.seen = [json.loads(piece) for piece in ctx.raw.operator()]
+        assert set(self.counts) <= set(ctx.key_groups)
+
+    def snapshot_state(self, ctx: SnapshotContext) -> None:
+        for number in self.seen:
+            ctx.raw.write_operator(json.dumps(number).encode())
+        for group, counts in self.counts.items():
+            data = json.dumps(counts).encode()
+            ctx.raw.write_keyed(group, data[:3])
+            ctx.raw.write_keyed(group, data[3:])
+
+    def process_element(self, value: int, ctx: tg.Context) -> list[tuple[int, int, int]]:
+        group = self.key_group_of(ctx.key)
+        assert group in self.key_groups
+        counts = self.counts.setdefault(group, {})
+        nth = counts[str(ctx.key)] = counts.get(str(ctx.key), 0) + 1
+        self.seen.append(value)
+        self.declared.set(self.declared.get() + 1)
+        assert self.declared.get() == nth
+        return [(ctx.key, value, nth)]
+
+    def end_input(self, ctx: tg.Context) -> list[tuple[int, int, int]]:
+        return [(-1, number, 0) for number in self.seen]
+
+
+def raw_job(storage: str, parallelism: int, backend: str, resume: str | None = None) -> tg.StreamEnvironment:
+    env = tg.StreamEnvironment("raw", parallelism=parallelism)
+    env.checkpointing(every="10ms", storage=storage, resume=resume)
+    env.state_backend(backend, memory="4mb")
+    env.restart_strategy("fixed-delay", attempts=20, delay="0s")
+    keyed = env.from_collection(NUMBERS, uid="numbers", type=int).key_by(lambda n: n % 7, key_type=int)
+    keyed.process(RawCounts(), uid="raw", returns=tuple[int, int, int]).sink_to(LedgerSink("out"), uid="out")
+    return env
+
+
+def assert_raw_is_exact() -> None:
+    rows = ledger("out").rows()
+    assert sorted(number for key, number, _ in rows if key == -1) == NUMBERS, "pieces were lost or doubled"
+    assert sorted(number for key, number, _ in rows if key >= 0) == NUMBERS
+    for key in range(7):
+        places = sorted(nth for found, _, nth in rows if found == key)
+        assert places == list(range(1, len(places) + 1))
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@pytest.mark.parametrize("point", ["slot.before-ack", "slot.after-ack", "driver.after-log", "slot.restored"])
+def test_raw_state_of_key_groups_and_of_subtasks_survives_a_crash(point: str, backend: str) -> None:
+    forget_ledgers()
+    run_in_process(raw_job(fresh_storage(), 2, backend), 1, [Crash(point, nth=2, times=2)])
+    assert_raw_is_exact()
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (1, 5), (4, 1)])
+def test_raw_state_goes_with_its_key_group_and_pieces_are_split(before: int, after: int, backend: str) -> None:
+    forget_ledgers()
+    storage = fresh_storage()
+    with pytest.raises(AllDriversDied):
+        InProcessRun(raw_job(storage, before, backend), 2, [Crash("driver.notified", nth=2)], max_drivers=1).run()
+    run_in_process(raw_job(storage, after, backend, resume="latest"), 2)
+    assert_raw_is_exact()
+
+
+def test_a_key_group_is_only_asked_for_where_there_are_keys() -> None:
+    context = InitializationContext(None, False, 0, 1, range(0))  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="no keys, so no key group"):
+        context.key_group_of("a")
 
 
 def test_a_checkpointed_function_needs_a_uid() -> None:

@@ -13,12 +13,19 @@ holds when snapshot_state returns is what the checkpoint has.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from tidegate.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from tidegate.state.operator_state import OperatorStateStore
     from tidegate.state.raw_state import RawInput, RawOutput
+
+
+def _no_keys(key: Any) -> int:
+    raise ConfigurationError("this operator has no keys, so no key group either: use it behind key_by.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,7 @@ class InitializationContext:
     subtask: int  #: 0 .. parallelism-1
     parallelism: int
     key_groups: range  #: the key groups of this subtask; empty for an operator without keys
+    key_group_of: Callable[[Any], int] = _no_keys  #: the key group of a key, for raw keyed state
 
     @property
     def raw(self) -> RawInput:

@@ -89,6 +89,10 @@ class KeyedStateBackend(ABC):
         """
 
     @abstractmethod
+    def key_group_of(self, key: Any) -> int:
+        """Of a key as the user has it. :raises TypeDeclarationError: for what cannot be a key of this operator."""
+
+    @abstractmethod
     def clear_current_key(self) -> None:
         """No key is current; to use state now is an error."""
 

@@ -19,6 +19,7 @@ from tidegate.state.declarations import (
 )
 from tidegate.state.folding import FoldedAggregating, FoldedReducing
 from tidegate.state.heap_tables import NO_KEY, CurrentKey, refuse_without_key
+from tidegate.state.key_groups import key_group
 from tidegate.state.namespaces import bare_key, in_namespace
 from tidegate.state.sections import SectionReader
 
@@ -123,6 +124,9 @@ class TableBackend(KeyedStateBackend, Generic[TableT]):
 
     def _set_table_key(self, table_key: Hashable) -> None:
         self._current.key = table_key
+
+    def key_group_of(self, key: Any) -> int:
+        return key_group(self.key_type.hash(self.key_type.normalise(key)), self.max_parallelism)
 
     def clear_current_key(self) -> None:
         self._current.unset()

@@ -48,7 +48,7 @@ class FunctionOperator(RunningOperator):
         self._job = job
         self._side: dict[str, tuple[list[Any], list[int | None]]] = {}  #: records and their timestamps, by tag
         self._context: Context
-        self.keeper = keeper_for(function, range(0) if backend is None else backend.key_groups)
+        self.keeper = keeper_for(function, backend)
         if backend is not None:
             bind_states(function, backend, self.columnar)
 
