@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,9 @@ def pids_of(job: str, vertex: str) -> list[int]:
 
 @pytest.mark.timeout(600)
 def test_the_dashboard_shows_a_job_and_acts_on_it(tmp_path: Path) -> None:
-    with Driver(tmp_path, "-D", "rest.port=0") as driver, chromium() as browser:
+    again = tmp_path / "again"
+    again.mkdir()
+    with ExitStack() as second, Driver(tmp_path, "-D", "rest.port=0") as driver, chromium() as browser:
         entry = driver.entry()
         job = f"{entry.url}/jobs/{entry.id}"
         with screen(browser, entry.url, entry.id) as shown:
@@ -76,6 +79,7 @@ def test_the_dashboard_shows_a_job_and_acts_on_it(tmp_path: Path) -> None:
             shown.show("exceptions")
             page.wait_for_selector("article.failure")
             assert "g1-a1" in shown.text()
+            assert "with Count -> files jsonl (uid 'counts'), subtask 0" in shown.text()
             shown.keep("job-after-a-failure")
 
             # The savepoint button asks first; what it makes restores below.
@@ -89,6 +93,10 @@ def test_the_dashboard_shows_a_job_and_acts_on_it(tmp_path: Path) -> None:
             assert ask(f"{job}/checkpoints")["latest"]["savepoint"]["external_path"].startswith(savepoint)
             shown.assert_clean()
 
+            # That savepoint restores, into another output. Its driver starts while the first one is stopped.
+            resume = f"execution.state-recovery.path={savepoint}"
+            restored = second.enter_context(Driver(again, "-D", "rest.port=0", "-D", resume))
+
             # Stop by its button: the result is shown although the driver ends.
             page.click("[data-action=Stop]")
             page.click("[data-confirm=Stop]")
@@ -96,16 +104,12 @@ def test_the_dashboard_shows_a_job_and_acts_on_it(tmp_path: Path) -> None:
             assert driver.end() == 0
             page.wait_for_selector("#silence:not([hidden])")
             shown.keep("job-driver-gone")
-    stopped_with = assert_exact(tmp_path, at_least=1000)
+        stopped_with = assert_exact(tmp_path, at_least=1000)
 
-    # The button's savepoint restores, into another output.
-    again = tmp_path / "again"
-    again.mkdir()
-    with Driver(again, "-D", "rest.port=0", "-D", f"execution.state-recovery.path={savepoint}") as driver:
-        entry = driver.entry()
-        driver.until("records come out", lambda: len(rows_in(again)) > 100)
-        restored = ask(f"{entry.url}/jobs/{entry.id}/checkpoints")["latest"]["restored"]
-        assert restored["external_path"].startswith(savepoint)
+        entry = restored.entry()
+        restored.until("records come out", lambda: len(rows_in(again)) > 100)
+        came_from = ask(f"{entry.url}/jobs/{entry.id}/checkpoints")["latest"]["restored"]
+        assert came_from["external_path"].startswith(savepoint)
         first = {number for _, _, number in rows_in(again)}
     # It goes on where the savepoint was: not at the beginning, and not behind what came out before the stop.
     assert 0 < min(first) <= stopped_with + 16

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,11 +27,17 @@ def test_flinks_own_command_operates_a_job(home: Path, tmp_path: Path) -> None:
         address = entry.url.removeprefix("http://")
         flink = Flink(home, tmp_path)
 
-        listed = flink.ok("list", "-m", address)
-        assert re.search(rf"{entry.id} : endless \(RUNNING\)", listed)
-
-        done = flink.ok("checkpoint", "-m", address, entry.id)
-        assert re.search(rf"Checkpoint \d+ for job {entry.id} completed", done)
+        elsewhere = f"file://{tmp_path}/elsewhere"
+        with ThreadPoolExecutor() as at_once:  # each starts a JVM
+            listing = at_once.submit(flink.ok, "list", "-m", address)
+            checkpoint = at_once.submit(flink.ok, "checkpoint", "-m", address, entry.id)
+            refusal = at_once.submit(flink, "savepoint", "-m", address, entry.id, elsewhere)
+        assert re.search(rf"{entry.id} : endless \(RUNNING\)", listing.result())
+        assert re.search(rf"Checkpoint \d+ for job {entry.id} completed", checkpoint.result())
+        refused = refusal.result()
+        assert refused.returncode == 1
+        assert "only inside the job's own folders" in refused.stdout + refused.stderr
+        assert not (tmp_path / "elsewhere").exists()
 
         done = flink.ok("savepoint", "-m", address, entry.id)
         found = re.search(r"Savepoint completed. Path: file://(\S+)", done)
@@ -38,11 +45,6 @@ def test_flinks_own_command_operates_a_job(home: Path, tmp_path: Path) -> None:
         savepoint = Path(found[1])
         assert (savepoint / "_metadata.json").exists()
         assert savepoint.is_relative_to(tmp_path / "storage" / "endless" / "savepoints")
-
-        refused = flink("savepoint", "-m", address, entry.id, f"file://{tmp_path}/elsewhere")
-        assert refused.returncode == 1
-        assert "only inside the job's own folders" in refused.stdout + refused.stderr
-        assert not (tmp_path / "elsewhere").exists()
 
         done = flink.ok("savepoint", "-m", address, "-d", f"file://{savepoint}")
         assert "disposed" in done

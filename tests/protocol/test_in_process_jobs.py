@@ -24,7 +24,7 @@ from protocol_kit import relayed_job as job
 from protocol_kit import run_to_the_end as run
 
 import tidegate as tg
-from tidegate.coordinator.observing import JobStatus
+from tidegate.coordinator.observing import CheckpointStatus, JobStatus
 from tidegate.errors import (
     JobFolderInUse,
 )
@@ -274,3 +274,15 @@ def test_several_checkpoints_at_a_time_and_a_driver_that_dies(point: str) -> Non
     run(job(every="10ms", max_concurrent=4), 6, Crash(point, nth=2))
 
     assert_exact()
+
+
+def test_a_checkpoint_whose_files_are_gone_is_marked_so() -> None:
+    storage = fresh_storage()
+    env = environment(storage=storage, retained=2)
+    result = run_in_process(counting_job(env, Numbered(1, 2, 200), LedgerSink("marked")))
+
+    completed = [c for c in result.view.checkpoints.values() if c.status is CheckpointStatus.COMPLETED]
+    kept = {pointer.id for pointer in log_records(storage)[-1].retained}
+    assert len(completed) > 3
+    assert len(kept) == 2
+    assert {c.checkpoint for c in completed if not c.discarded} == kept

@@ -20,6 +20,7 @@ from tidegate.coordinator.observing import (
     CheckpointChanged,
     CheckpointStatistics,
     CheckpointStatus,
+    JobEvent,
     JobStatus,
     JobView,
     SlotCheckpoint,
@@ -173,8 +174,13 @@ def completed(id: int, **more: Any) -> CheckpointChanged:
 
 
 def lived(view: JobView) -> None:
-    """A life: it ran, failed in the user's code, restarted from checkpoint 2 and runs."""
-    for event in (
+    for event in life():
+        view.publish(event)
+
+
+def life() -> list[JobEvent]:
+    """It ran, failed in the user's code, restarted from checkpoint 2 and runs."""
+    return [
         status(JobStatus.INITIALIZING, at=900.0),
         started(1),
         status(JobStatus.RUNNING, at=901.0),
@@ -199,8 +205,7 @@ def lived(view: JobView) -> None:
         completed(4, hot_keys=(OperatorKey("sums", 1, "key-1", 0.25, 100),)),
         *beats(1),
         *beats(2),
-    ):
-        view.publish(event)
+    ]
 
 
 @dataclass
@@ -266,6 +271,7 @@ __all__ = [
     "beats",
     "completed",
     "failed",
+    "life",
     "lived",
     "reported",
     "served",

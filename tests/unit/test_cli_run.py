@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import warnings
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 from cli_kit import checkpoint, client_of, planned_sums
+from rest_kit import life
 
 from tidegate.cli.failures import describe_error, without_our_frames
-from tidegate.cli.main import _split_at_program, main
+from tidegate.cli.json_lines import JsonDisplay
+from tidegate.cli.main import _split_at_program, main, make_parser
 from tidegate.cli.run import Jobs, exit_code_of
+from tidegate.config import JobConfig
 from tidegate.coordinator.observing import JobView
 from tidegate.errors import (
     ConfigurationError,
@@ -41,6 +46,68 @@ def program(folder: Path, text: str) -> str:
     path = folder / "job.py"
     path.write_text(dedent(text), encoding="utf-8")
     return str(path)
+
+
+# -- what is said, for programs ------------------------------------------------------------------------------------------
+
+
+def test_as_json_each_thing_that_happens_is_an_object_on_its_line() -> None:
+    lines: list[str] = []
+    display = JsonDisplay(lines.append, clock=lambda: 5.0)
+    view = JobView()
+    display.launching(planned_sums(), JobConfig(master="spark://h:1"))
+    display.launched(client_of(view), planned_sums())
+    for event in life():
+        view.publish(event)
+    said = [json.loads(line) for line in lines]
+    assert all(line.endswith("\n") and line.count("\n") == 1 for line in lines)
+    assert said[0] == {"event": "launching", "at": 5.0, "job": "sums", "slots": 4, "master": "spark://h:1"}
+    assert [line["status"] for line in said if line["event"] == "status"] == [
+        "INITIALIZING", "RUNNING", "RESTARTING", "RUNNING",
+    ]  # fmt: skip
+    assert [line["id"] for line in said if line["event"] == "checkpoint"] == [1, 2, 4]
+    (failure,) = [line for line in said if line["event"] == "failure"]
+    assert (failure["uid"], failure["subtask"], failure["user_line"]) == ("numbers~map double", 1, "job.py:7")
+    assert failure["restart_in_s"] == 1.0
+
+
+def test_as_json_errors_are_objects_too_and_standard_output_is_the_programs(tmp_path: Path, capsys: Captured) -> None:
+    path = program(
+        tmp_path,
+        """
+        import warnings
+        import tidegate as tg
+        print("mine")
+        warnings.warn("look out")
+        tg.StreamEnvironment("x").checkpointing(every="1s", storage="s3://b", mode="sometimes")
+        """,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["run", "--json", path]) == 2
+    out, err = capsys.readouterr()
+    assert out == "mine\n"
+    warning, error = [json.loads(line) for line in err.splitlines()]
+    assert (warning["event"], warning["message"]) == ("warning", "look out")
+    assert error["event"] == "error"
+    assert "sometimes" in error["message"]
+
+    assert main(["run", "--json", program(tmp_path, "1 / 0")]) == 1
+    (error,) = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert error["event"] == "error"
+    assert error["message"].rstrip().endswith("ZeroDivisionError: division by zero")
+
+
+def test_every_command_speaks_json() -> None:
+    (commands,) = [action for action in make_parser()._actions if hasattr(action, "choices") and action.choices]
+    without = {
+        name
+        for name, command in commands.choices.items()
+        if not any("--json" in option.option_strings for option in command._actions)
+    }
+    assert without <= {"completion", "complete", "sinks", "check", "inspect"}, (
+        "sinks has it below; the others tell people"
+    )
 
 
 # -- arguments -----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from rest_kit import Rest, lived, serving
+from rest_kit import Rest, life, lived, serving
 
 from tidegate.config import JobConfig
 from tidegate.coordinator.observing import JobStatus, JobView, StatusChanged
@@ -183,6 +183,22 @@ def test_every_route_refuses_a_foreign_job_and_other_methods(shared: Rest) -> No
             found, answer = shared(method, path.replace("{jobid}", "{job}"), {})
             assert found in (400, 405), route  # 400: /jobs/overview is no job's id
             assert list(answer) == ["errors"]
+
+
+def test_every_route_that_shows_answers_at_each_moment_of_a_life() -> None:
+    """Before the first attempt, while the job restarts and nobody beats, after its end."""
+    with serving() as rest:
+        real = {"vertexid": rest.vertex(1), "subtaskindex": "0", "checkpointid": "2", "triggerid": NOBODY}
+        paths = ["/metrics", *(route.path for route in ROUTES if route.method == "GET")]
+        for event in [None, *life(), StatusChanged(JobStatus.FINISHED, "", 1.0)]:
+            if event is not None:
+                rest.hands.view.publish(event)
+            for path in paths:
+                status, text = rest.text(
+                    "GET", path.replace("{jobid}", "{job}").format_map(real | {"job": rest.job.id})
+                )
+                may_lack = "{checkpointid}" in path or "{triggerid}" in path
+                assert status == 200 or (status == 404 and may_lack), (event, path, text)
 
 
 # -- who may ask ------------------------------------------------------------------------------------------------------

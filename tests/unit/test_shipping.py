@@ -169,7 +169,11 @@ def test_a_local_cluster_is_a_cluster() -> None:
             "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9",
             "another version of Python than the driver",
         ),
-        ("No port number in tidegate.spark.daemon's stdout", "does not start Tidegate's worker daemon"),
+        (
+            "Error from python worker:\n  python3: Error while finding module specification for 'tidegate.spark.daemon' "
+            "(ModuleNotFoundError: No module named 'tidegate')\nPYTHONPATH was: x",
+            "the executors' Python has no tidegate. `tidegate run` and sessions",
+        ),
         (
             "ImportError: libarrow.so.1700: cannot open shared object file",
             "cannot load what the job needs: libarrow.so",
@@ -184,3 +188,5 @@ def test_what_the_executors_python_lacks_is_said_in_words(message: str, words: s
 
 def test_other_failures_are_none_of_its_business() -> None:
     assert explain("Job aborted due to stage failure: ExecutorLostFailure (executor 1 exited)") is None
+    killed = "EOFException occurred while reading the port number from tidegate.spark.daemon's stdout."
+    assert explain(killed) is None, "a daemon that was killed as it started may live the next time"

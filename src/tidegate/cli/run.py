@@ -79,13 +79,18 @@ def run(request: RunRequest) -> int:
             jobs.say_how_to_continue()
         return exit_code_of(error)
     except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted: the job is canceled\n" if jobs.clients else "\ninterrupted\n")
-        jobs.say_how_to_continue()
+        if not request.json:  # there the job's last status says it
+            sys.stderr.write("\ninterrupted: the job is canceled\n" if jobs.clients else "\ninterrupted\n")
+            jobs.say_how_to_continue()
         return EXIT_INTERRUPTED
     except SystemExit as end:
         return _exit_code(end)
     except BaseException as error:
-        sys.stderr.write(format_program_error(error, script))
+        text = format_program_error(error, script)
+        if request.json:
+            _say_as_json("error", "", text)
+        else:
+            sys.stderr.write(text)
         return EXIT_FAILED
     return EXIT_FINISHED
 

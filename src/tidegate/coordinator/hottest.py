@@ -20,8 +20,8 @@ class OperatorKey:
     uid: str
     subtask: int
     key: str
-    share: float  #: of the operator's records of late, at least
-    records: int  #: of late, at least
+    share: float  #: of the operator's records of late, about
+    records: int  #: of late, about
 
 
 def hottest(heartbeats: Iterable[Heartbeat], number: int) -> tuple[OperatorKey, ...]:

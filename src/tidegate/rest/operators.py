@@ -33,7 +33,7 @@ def operators(job: ServedJob) -> dict[str, Any]:
 
 
 def hot_key(hot: OperatorKey) -> dict[str, Any]:
-    """`share`: of the operator's records of late, at least so much."""
+    """`share`: of the operator's records of late, estimated from a sample."""
     return {
         "uid": hot.uid,
         "subtask": hot.subtask,

@@ -12,7 +12,6 @@ _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _NO_NAME = re.compile(r"ImportError: (.+)")
 _NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"')
 _OTHER_VERSION = re.compile(r"PYTHON_VERSION_MISMATCH\]\s*(.+)")
-_NO_DAEMON = re.compile(r"tidegate\.spark\.daemon")
 
 WAYS = (
     "Ship an environment that has it (tidegate run --archives env.tar.gz#env --python ./env/bin/python), or install it where "
@@ -24,18 +23,17 @@ def explain(message: str) -> str | None:
     """None: the failure has another reason."""
     if found := _OTHER_VERSION.search(message):
         return f"the executors have another version of Python than the driver: {found[1].strip()} {WAYS}."
+    if (found := _NO_MODULE.search(message)) and found[1].partition(".")[0] == "tidegate":
+        return (
+            "the executors' Python has no tidegate. `tidegate run` and sessions that StreamEnvironment makes ship it; with a "
+            "session of your own, install it where the executors run; docs/clusters.md tells more."
+        )
     if found := _NO_MODULE.search(message):
         return f"the executors' Python has no module {found[1]!r}{_whose(found[1])}. {WAYS}."
     if found := _NO_PYTHON.search(message):
         return (
             f"the executors have no Python {found[1]!r}. Name one that they have (tidegate run --python), or ship one "
             "(--archives); docs/clusters.md tells how."
-        )
-    if _NO_DAEMON.search(message):
-        return (
-            "the executors' Python does not start Tidegate's worker daemon: it has no tidegate, or no pyspark; the executor's "
-            "own log (stderr) has more. `tidegate run` and sessions that StreamEnvironment makes ship tidegate; with a session "
-            "of your own, install it where the executors run."
         )
     if "ImportError" in message and (found := _NO_NAME.search(message)):
         return f"the executors' Python cannot load what the job needs: {found[1].strip()}. {WAYS}."

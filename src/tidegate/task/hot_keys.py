@@ -3,8 +3,9 @@
 The task's thread samples, after a slice was processed; the heartbeat's thread reads. At most MOST records each PAUSE_S are
 looked at, and at most one in ONE_IN, so that it costs a small part of what the key function costs anyway.
 
-The counts are lower bounds (Misra and Gries): when there are more than twice CAPACITY, the CAPACITY largest are kept and the
-largest that goes is taken from each. A key with more than one in CAPACITY of the records is never lost. Older records fade.
+Of the sample, the counts are lower bounds (Misra and Gries): when there are more than twice CAPACITY, the CAPACITY largest
+are kept and the largest that goes is taken from each. A key with more than one in CAPACITY of the records is never lost.
+Older records fade.
 """
 
 from __future__ import annotations

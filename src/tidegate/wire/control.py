@@ -39,7 +39,7 @@ class HotKey(msgspec.Struct, frozen=True):
     """A key that many records had."""
 
     key: str  # as text, shortened
-    records: int  # at least so many, estimated
+    records: int  # about so many, estimated from a sample
 
 
 class HotKeys(msgspec.Struct, frozen=True):

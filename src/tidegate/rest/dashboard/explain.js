@@ -36,9 +36,9 @@ export function explained(story, link) {
     h("h3", null, "Hottest keys when it ended"), hotKeys(story.hottestKeys));
 }
 
-// Sampled, so the share is what a key had at least.
+// From a sample: about so much.
 export const hotKeys = (keys) => table([["Key"], ["Operator"], ["Subtask", 1], ["Part of its records", 1]],
-  keys.map((hot) => [h("code", { class: "path" }, hot.key), h("code", null, hot.uid), hot.subtask, format.percent(hot.share, 1)]), { none: "None stands out" });
+  keys.map((hot) => [h("code", { class: "key" }, hot.key), h("code", null, hot.uid), hot.subtask, format.percent(hot.share, 1)]), { none: "None stands out" });
 
 const timeline = (part, longest) => share(PHASES.map(([phase, title]) => [phase, part[phase] / longest, title]), PHASES.map(([phase, title]) => `${title} ${format.span(part[phase])}`).join(" · "));
 

@@ -18,7 +18,7 @@ export async function exceptionsTab({ base, job, link }) {
         entry.taskName ? [h("dt", null, "Where"), h("dd", null, vertex ? h("a", { href: link("subtasks", vertex) }, entry.taskName) : entry.taskName)] : null,
         h("dt", null, "Attempt"), h("dd", null, entry.attempt),
         h("dt", null, "Then"), h("dd", null, entry["restart-in-ms"] === null ? "the job failed for good" : `restarted in ${format.span(entry["restart-in-ms"])}`)),
-      h("details", { open: i === 0 }, h("summary", null, "Everything that is known"), h("pre", null, entry.stacktrace)));
+      !entry.stacktrace.includes("\n\n") ? null : h("details", { open: i === 0 }, h("summary", null, "Everything that is known"), h("pre", null, entry.stacktrace)));
   });
   return [shown, truncated ? h("p", { class: "hint" }, "Older ones are left out.") : null];
 }
