@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import zipfile
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import tidegate
 from tidegate.errors import ConfigurationError
+from tidegate.python_paths import path_entry, prepend_for_children
 from tidegate.spark import shipping
 from tidegate.spark.executor_python import explain
 from tidegate.spark.session import executor_count, is_local, submitted_settings
@@ -190,3 +192,13 @@ def test_other_failures_are_none_of_its_business() -> None:
     assert explain("Job aborted due to stage failure: ExecutorLostFailure (executor 1 exited)") is None
     killed = "EOFException occurred while reading the port number from tidegate.spark.daemon's stdout."
     assert explain(killed) is None, "a daemon that was killed as it started may live the next time"
+
+
+def test_on_this_machine_named_files_are_found_by_their_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, module = put(tmp_path / "a" / "pkg" / "__init__.py").parent, put(tmp_path / "b" / "one.py")
+    archive = put(tmp_path / "parts.whl")
+    entries = [path_entry(str(path)) for path in (package, module, archive, tmp_path / "b")]
+    assert entries == [str(tmp_path / "a"), str(tmp_path / "b"), str(archive), str(tmp_path / "b")]
+    monkeypatch.setenv("PYTHONPATH", "/known:/old")
+    prepend_for_children(["/new", "/old"])
+    assert os.environ["PYTHONPATH"] == "/new:/known:/old"

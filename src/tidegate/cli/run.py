@@ -31,6 +31,7 @@ from tidegate.client import JobClient
 from tidegate.config import JobConfig
 from tidegate.errors import ConfigurationError, JobFolderInUse, KeyTypeError, TidegateError
 from tidegate.graph.plan import JobPlan
+from tidegate.python_paths import path_entry, prepend_for_children
 
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
@@ -107,22 +108,14 @@ def say_error(text: str) -> None:
 
 def prepare_process(script: str, request: RunRequest) -> None:
     """As Python itself would start the program; and what executors on this machine need to find its modules."""
-    folders = [os.path.dirname(script), *map(_path_entry, request.overrides.fields.get("python_files", ()))]
+    folders = [os.path.dirname(script), *map(path_entry, request.overrides.fields.get("python_files", ()))]
     sys.argv = [request.script, *request.arguments]
     sys.path[:0] = folders
-    inherited = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([*folders, *([inherited] if inherited else [])])
+    prepend_for_children(folders)
     if request.overrides.spark:
         given = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
         pairs = [f"--conf {shlex.quote(f'{key}={value}')}" for key, value in request.overrides.spark.items()]
         os.environ["PYSPARK_SUBMIT_ARGS"] = " ".join([*pairs, given])
-
-
-def _path_entry(file: str) -> str:
-    """What stands in sys.path, so that a module, package, folder or zip is found: as the executors find it."""
-    path = os.path.abspath(file)
-    is_module = os.path.isfile(path) and path.endswith(".py")
-    return os.path.dirname(path) if is_module or os.path.isfile(os.path.join(path, "__init__.py")) else path
 
 
 @dataclass(slots=True)

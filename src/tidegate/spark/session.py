@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import sys
@@ -11,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tidegate.errors import NotEnoughSlots, SparkSettingsError
+from tidegate.python_paths import path_entry, prepend_for_children
 from tidegate.spark.jvm_output import start_jvm
 from tidegate.spark.pipelined import check_has_jvm
 from tidegate.spark.settings import COMFORT, SESSION, check_static, static_settings
@@ -18,6 +20,8 @@ from tidegate.spark.shipping import Shipment, pack
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger("tidegate.spark")
 
 #: A new attempt starts while the tasks of the last one are still dying, and they hold their slots until they have.
 LOCAL_SPARE_FACTOR = 2
@@ -62,6 +66,9 @@ def make_session(
     if is_local(master):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         executable = executable or os.environ.get("PYSPARK_PYTHON") or sys.executable
+        prepend_for_children(map(path_entry, python.files))
+        if python.archives:
+            log.warning("archives are for the executors of a cluster; on this machine nothing is unpacked")
     else:
         shipment = pack(sys.path[0], python.files, python.archives)
         settings |= shipment.settings(given) | executor_count(master, slots_needed, given)
