@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -11,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rest_kit import CheckpointFailed, Rest, ScriptedHands, lived, served, serving
+from rest_kit import CheckpointFailed, Rest, ScriptedHands, completed, lived, served, serving
+from rich.console import Console, RenderableType
 
 import tidegate as tg
+from tidegate.cli import tables
 from tidegate.cli.completion import SCRIPTS, candidates
 from tidegate.cli.main import main, make_parser
 from tidegate.config import JobConfig
@@ -77,6 +80,46 @@ def test_status_shows_operators_checkpoints_and_counters(rest: Rest, capsys: Cap
     value = run_json(capsys, "status", rest.job.id[:6])
     assert value["counters"] == {"odd": 6}  # type: ignore[index]
     assert value["failures"][0]["user-line"] == "job.py:7"  # type: ignore[index]
+
+
+def squeezed(text: str) -> list[str]:
+    """The words of each line."""
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_one_checkpoint_tells_its_largest_states_and_the_hottest_keys(rest: Rest, capsys: Captured) -> None:
+    _, out, _ = run(capsys, "checkpoints", "--id", "4")
+    lines = squeezed(out)
+    assert lines[lines.index("largest states subtask size") + 1 :][:2] == ["sums 0 1000 b", "sums 1 1000 b"]
+    assert lines[lines.index("hottest keys operator subtask part") + 1] == "key-1 sums 1 25.0%"
+    _, out, _ = run(capsys, "status")
+    lines = squeezed(out)
+    hottest = lines[lines.index("hottest keys operator subtask part") + 1 :]
+    assert hottest[:2] == ["key-1 sums 1 25.0%", "key-0 sums 0 12.5%"]
+
+
+def test_at_80_columns_no_word_is_broken_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_REGISTRY", str(tmp_path))
+    path = "file:///data/" + "x" * 70
+    with serving() as rest:
+        lived(rest.hands.view)
+        rest.hands.view.publish(completed(5, purpose="savepoint", path=path))
+        answer = rest.get("/jobs/{job}/checkpoints")
+        status = tables.status(rest.get("/jobs/{job}"), rest.get("/jobs/{job}/operators")["operators"], answer, 80)
+    history = tables.checkpoint_table(answer["history"], 80)
+    status_lines, history_lines = printed(status, 80), printed(history, 80)
+    assert max(map(len, status_lines + history_lines)) <= 80
+    assert {"operator", "back-pr.", "double", "sequence", "key-1"} <= set(" ".join(status_lines).split())
+    assert {"COMPLETED", "savepoint", "checkpoint", "triggered"} <= set(" ".join(history_lines).split())
+    assert "the attempt ended" in " ".join(history_lines)
+    assert path in "".join(line.strip() for line in history_lines)
+
+
+def printed(renderable: RenderableType, width: int) -> list[str]:
+    console = Console(width=width, file=io.StringIO(), highlight=False)
+    console.print(renderable)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return text.splitlines()
 
 
 def test_checkpoints_and_one_of_them(rest: Rest, capsys: Captured) -> None:

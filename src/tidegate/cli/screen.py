@@ -105,6 +105,8 @@ class JobScreen:
         header.append(f"● {status}", style=_STATUS_STYLES[view.status])
         ended = now if self._ended_at is None else self._ended_at
         facts = [f"{'up' if self._ended_at is None else 'after'} {how_long_whole(ended - self._started_at)}"]
+        if self._url is not None and not view.status.is_terminal:
+            facts.append(self._url)  # early: the end of the line is cut off where there is no room
         facts.append(counted(len(self._plan.slots), "slot"))
         if view.attempt is not None:
             facts.append(f"attempt {view.attempt}")
@@ -112,8 +114,6 @@ class JobScreen:
             facts.append(counted(view.restarts, "restart"))
         if view.restored_from is not None:
             facts.append(f"restored from checkpoint {view.restored_from}")
-        if self._url is not None and not view.status.is_terminal:
-            facts.append(self._url)
         header.append("  " + " · ".join(facts), style="dim")
         return header
 
