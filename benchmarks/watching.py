@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -39,7 +39,7 @@ SETTLE_S = 1.5  #: after a change: the heartbeat that stems from before it
 
 
 def look(url: str) -> None:
-    """A browser's part, without the drawing: one connection, kept open. "on" and "off" come by standard input."""
+    """A browser's part, without the drawing: one connection for all requests of a look. "on" and "off" come by standard input."""
     watching = threading.Event()
 
     def listen() -> None:
@@ -47,18 +47,21 @@ def look(url: str) -> None:
             (watching.set if line.strip() == "on" else watching.clear)()
 
     threading.Thread(target=listen, daemon=True).start()
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
 
-    def ask(path: str) -> bytes:
-        connection.request("GET", path)
-        return connection.getresponse().read()
+    def ask(*paths: str) -> list[bytes]:
+        with closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)) as connection:
+            answers = []
+            for path in paths:
+                connection.request("GET", path)
+                answers.append(connection.getresponse().read())
+            return answers
 
-    (job,) = [entry["jid"] for entry in json.loads(ask("/jobs/overview"))["jobs"]]
+    (overview,) = ask("/jobs/overview")
+    (job,) = [entry["jid"] for entry in json.loads(overview)["jobs"]]
     while True:
         watching.wait()
         began = time.monotonic()
-        for path in ("/jobs/overview", *(f"/jobs/{job}{path}" for path in PATHS), "/metrics"):
-            ask(path)
+        ask("/jobs/overview", *(f"/jobs/{job}{path}" for path in PATHS), "/metrics")
         took = time.monotonic() - began
         print(took, flush=True)
         time.sleep(max(0.0, 1.0 - took))
@@ -72,6 +75,7 @@ def onlooker(url: str, took: list[float]) -> Iterator[subprocess.Popen[str]]:
     try:
         yield process
     finally:
+        assert process.poll() is None, "the onlooker has died"
         process.kill()
         assert process.stdout is not None
         took += [float(line) for line in process.stdout.read().split()]
