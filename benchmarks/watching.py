@@ -39,7 +39,7 @@ SETTLE_S = 1.5  #: after a change: the heartbeat that stems from before it
 
 
 def look(url: str) -> None:
-    """A browser's part, without the drawing: one connection for all requests of a look. "on" and "off" come by standard input."""
+    """A browser's part, without the drawing: one connection for all requests of a look. "on" and "off" come by stdin."""
     watching = threading.Event()
 
     def listen() -> None:

@@ -56,10 +56,11 @@ def make_session(
         session = SparkSession.builder.getOrCreate()
         check_session(session)
         return session
+    given = {**submitted_settings(), **(extra or {})}
+    master = master or given.get("spark.master")
     if master is None or master == "local" or (master.startswith("local[") and master.endswith("*]")):
         master = f"local[{max(slots_needed * LOCAL_SPARE_FACTOR + 2, 16)}]"
-    given = {**submitted_settings(), **(extra or {})}
-    settings = {"spark.app.name": app, "spark.master": master, **COMFORT, **static_settings(), **given}
+    settings = {"spark.app.name": app, **COMFORT, **static_settings(), **given, "spark.master": master}
     python = python or ExecutorPython()
     executable = python.executable or given.get("spark.pyspark.python")
     shipment: Shipment | None = None
