@@ -63,7 +63,8 @@ export async function metricsTab({ path, vertex, more, link }) {
   const names = (await get(`${path}/metrics`)).map(({ id }) => id);
   const found = await values(`${path}/metrics`, names);
   const plain = [...new Set(names.map((name) => name.replace(/^\d+\./, "")))].sort((a, b) => a.includes(".") - b.includes(".") || (a < b ? -1 : 1));
-  const chosen = plain.includes(more[1]) ? more[1] : "numRecordsInPerSecond";
+  const reads = indexes(vertex).some((i) => found.get(`${i}.numRecordsIn`) > 0); // a source does not
+  const chosen = plain.includes(more[1]) ? more[1] : `numRecords${reads ? "In" : "Out"}PerSecond`;
   const key = `${path} ${chosen}`;
   if (seen.key !== key) Object.assign(seen, { key, points: [] });
   const now = indexes(vertex).map((i) => found.get(`${i}.${chosen}`) ?? 0);
@@ -72,7 +73,7 @@ export async function metricsTab({ path, vertex, more, link }) {
   seen.points.splice(0, seen.points.length - SEEN);
   const number = (value) => (value === undefined ? format.NOTHING : Number.isInteger(value) ? value.toLocaleString("en") : value.toLocaleString("en", { maximumFractionDigits: 1 }));
   return [
-    card(null, bars(`${chosen}, all subtasks together, since this page shows it`, seen.points, [[chosen, "one"]], format.count)),
+    card(null, bars(`${chosen}, all subtasks together, since this page shows it`, seen.points, [[chosen, "one"]], number)),
     card("Task metrics", table([["Metric"], ...indexes(vertex).map((i) => [`Subtask ${i}`, 1])],
       plain.map((name) => [h("a", { href: link("metrics", vertex.id, name), "aria-current": name === chosen ? "true" : null }, name), ...indexes(vertex).map((i) => number(found.get(`${i}.${name}`)))]),
       { none: "None yet: they come with the first heartbeats" })),
