@@ -6,7 +6,8 @@ all that the dashboard shows and for all metrics, or keeps still, in turn.
 A rate is taken by the slots' own clocks, from their heartbeats. Both halves of a pair are of the same run, one after the other,
 and the order is turned round pair by pair: what changes slowly, or from run to run, is the same for both.
 
-Last line, JSON: `ratio` = watched / unwatched, the median over the pairs; `look_s`: how long one look takes.
+Last line, JSON: `ratio` = watched / unwatched, the median over the pairs; `look_s`: how long one look takes; `driver_cores`: how
+much of a core the driver's Python takes more while it is watched, which other work on the machine hardly changes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from tidegate.client import JobClient
 
 PATHS = ("", "/operators", "/checkpoints", "/checkpoint-history", "/exceptions", "/logs")
-WARM_UP_S = 10.0
+WARM_UP_S = 20.0
 SETTLE_S = 1.5  #: after a change: the heartbeat that stems from before it
 
 
@@ -93,10 +94,11 @@ def counted(client: JobClient) -> tuple[int, float]:
     return records, sum(clocks) / len(clocks)
 
 
-def rate(client: JobClient, seconds: float) -> float:
+def rate(client: JobClient, seconds: float, cores: list[float]) -> float:
     time.sleep(SETTLE_S)
-    before, began = counted(client)
+    (before, began), used = counted(client), time.process_time()
     time.sleep(seconds)
+    cores.append((time.process_time() - used) / seconds)
     after, ended = counted(client)
     return (after - before) / (ended - began)
 
@@ -113,6 +115,7 @@ def main(pairs: int = 12, seconds: float = 6.0) -> None:
         time.sleep(0.1)
     time.sleep(WARM_UP_S)
     took: list[float] = []
+    cores: dict[str, list[float]] = {"on": [], "off": []}
     assert client.url is not None
     with onlooker(client.url, took) as process:
 
@@ -120,7 +123,7 @@ def main(pairs: int = 12, seconds: float = 6.0) -> None:
             assert process.stdin is not None
             process.stdin.write(f"{word}\n")
             process.stdin.flush()
-            return rate(client, seconds)
+            return rate(client, seconds, cores[word])
 
         results = harness.interleave(pairs, {"watched": lambda: half("on"), "unwatched": lambda: half("off")})
     checkpoints = client.view.snapshot().completed
@@ -132,6 +135,7 @@ def main(pairs: int = 12, seconds: float = 6.0) -> None:
         "ratios": [round(ratio, 3) for ratio in ratios],
         "watched_per_s": round(harness.median(results["watched"])),
         "unwatched_per_s": round(harness.median(results["unwatched"])),
+        "driver_cores": round(harness.median(cores["on"]) - harness.median(cores["off"]), 4),
         "checkpoints": checkpoints,
         "looks": len(took),
         "look_s": round(harness.median(took), 4),
