@@ -6,8 +6,8 @@ all that the dashboard shows and for all metrics, or keeps still, in turn.
 A rate is taken by the slots' own clocks, from their heartbeats. Both halves of a pair are of the same run, one after the other,
 and the order is turned round pair by pair: what changes slowly, or from run to run, is the same for both.
 
-Last line, JSON: `ratio` = watched / unwatched, the median over the pairs; `look_s`: how long one look takes; `driver_cores`: how
-much of a core the driver's Python takes more while it is watched, which other work on the machine hardly changes.
+Last line, JSON: `ratio` = watched / unwatched, the median over the pairs; `look_s`: how long one look takes; `driver_cores`:
+how much of a core the driver's Python takes more while it is watched, which other work on the machine hardly changes.
 """
 
 from __future__ import annotations
