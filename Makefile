@@ -51,13 +51,13 @@ mutants: java $(READY) ## plant named faults in the protocol; the tests must cat
 
 setup: java $(READY) ## the set-up alone
 
-services: $(READY) services-installed ## start MariaDB and PostgreSQL for trying things by hand
+services: $(READY) services-installed ## start PostgreSQL, MariaDB and Kafka for trying things by hand
 	@$(PYTHON) tools/services.py start
 
 services-stop: $(READY) ## stop them
 	@$(PYTHON) tools/services.py stop
 
-# Where they cannot be had the tests that need them fail, and say so; the others run.
+# Where they cannot be had the tests that need them are skipped and say why; in CI they fail. The others run.
 services-installed: java $(READY)
 	-@sh tools/services.sh
 	-@$(PYTHON) tools/kafka_broker.py fetch

@@ -20,6 +20,8 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytest_plugins = ["services"]  # Kafka, PostgreSQL, MariaDB
+
 SPARK_SLOTS = 48
 SLOTS_OF_A_TEST_JOB = 20
 PATIENCE_S = 10.0  #: what is on its way out may take this long; on a busy machine it does

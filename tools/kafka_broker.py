@@ -59,6 +59,10 @@ log.segment.bytes=67108864
 """
 
 
+class BrokerMissing(RuntimeError):
+    """The jars, or the Java to run them, cannot be had here. Says why."""
+
+
 def cache_folder() -> Path:
     root = os.environ.get("TIDEGATE_CACHE") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tidegate"
@@ -67,14 +71,16 @@ def cache_folder() -> Path:
 
 
 def java() -> str:
-    home = subprocess.run(["sh", str(TOOLS / "java.sh")], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-    return f"{home}/bin/java"
+    found = subprocess.run(["sh", str(TOOLS / "java.sh")], check=False, capture_output=True, text=True)
+    if found.returncode != 0:
+        raise BrokerMissing(f"there is no Java to run Kafka with: {found.stderr.strip()}")
+    return f"{found.stdout.strip()}/bin/java"
 
 
 def jars() -> Path:
     """The folder with Kafka's jars; fetched when it is not there.
 
-    :raises RuntimeError: when they cannot be had, or are not the ones that are pinned.
+    :raises BrokerMissing: when they cannot be had. :raises RuntimeError: when they are not the ones that are pinned.
     """
     folder = cache_folder()
     if (folder / ".complete").exists():
@@ -101,7 +107,7 @@ def fetch(into: Path, scratch: Path) -> None:
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     if done.returncode != 0 or not into.is_dir():
-        raise RuntimeError(f"Kafka {VERSION} could not be fetched; is the registry reachable?\n{done.stdout[-2000:]}")
+        raise BrokerMissing(f"Kafka {VERSION} could not be fetched; is the registry reachable?\n{done.stdout[-2000:]}")
 
 
 def check(folder: Path) -> None:
@@ -214,20 +220,34 @@ def running_pid(folder: Path) -> int | None:
     return pid if b"kafka.Kafka" in command else None
 
 
+def start_in(folder: Path) -> str:
+    """The address of the broker of that folder, which is started unless it runs already."""
+    folder.mkdir(parents=True, exist_ok=True)
+    broker = Broker(folder)
+    if running_pid(folder) is None:
+        broker.start()
+    return broker.address
+
+
+def stop_in(folder: Path) -> bool:
+    """Whether one was running."""
+    pid = running_pid(folder)
+    if pid is None:
+        return False
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_S
+    while running_pid(folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return True
+
+
 def main(command: str, folder: str = "") -> None:
     if command == "fetch":
         jars()
-        return
-    path = Path(folder)
-    pid = running_pid(path)
-    if command == "start":
-        path.mkdir(parents=True, exist_ok=True)
-        print((Broker(path) if pid else Broker(path).start()).address)
-    elif command == "stop" and pid:
-        os.kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + STOP_S
-        while running_pid(path) and time.monotonic() < deadline:
-            time.sleep(0.1)
+    elif command == "start":
+        print(start_in(Path(folder)))
+    elif command == "stop":
+        stop_in(Path(folder))
 
 
 if __name__ == "__main__":

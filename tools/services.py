@@ -1,7 +1,9 @@
-"""Servers to try the connectors with by hand: `make services` starts MariaDB and PostgreSQL, `make services-stop` stops them.
+"""Services to try the connectors with by hand: `make services` starts PostgreSQL, MariaDB and Kafka, `make services-stop` stops
+them. Both can be run again at any time.
 
 On loopback, with their data in `.services` of the project (when started as root, in a folder of /tmp that the servers' user
-can read). Both commands can be run again at any time. Tests start servers of their own.
+can read). Tests start services of their own, unless the environment names running ones: the lines that `make services`
+prints do.
 """
 
 from __future__ import annotations
@@ -17,11 +19,16 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
+
+import kafka_broker  # noqa: E402
 
 from databases.servers import DatabaseServer, MariaDb, Postgres  # noqa: E402
+from services import KAFKA, MYSQL, POSTGRES  # noqa: E402
 
 KINDS: dict[str, type[DatabaseServer]] = {"postgres": Postgres, "mariadb": MariaDb}
+VARIABLES = {"postgres": POSTGRES, "mariadb": MYSQL, "kafka": KAFKA}
+STOP_S = 30.0
 
 
 def folder() -> Path:
@@ -35,44 +42,49 @@ def folder() -> Path:
 
 
 def notes() -> Path:
+    """Port and process of each database server that was ever started here."""
     return folder() / "running.json"
 
 
-def running() -> dict[str, dict[str, int]]:
-    """Port and process of each that is there."""
-    if not notes().exists():
-        return {}
-    found: dict[str, dict[str, int]] = json.loads(notes().read_text())
-    return {name: told for name, told in found.items() if is_server(told["pid"], name)}
+def known() -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = json.loads(notes().read_text()) if notes().exists() else {}
+    return found
 
 
 def is_server(pid: int, name: str) -> bool:
     try:
-        return name in psutil.Process(pid).name()
+        process = psutil.Process(pid)
+        return name in process.name() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
 def start() -> None:
-    known = json.loads(notes().read_text()) if notes().exists() else {}
-    there = running()
+    told = known()
+    addresses = {}
     for name, kind in KINDS.items():
-        server = kind(folder() / name, known.get(name, {}).get("port"), durable=True)
-        if name not in there:
+        before = told.get(name, {})
+        server = kind(folder() / name, before.get("port"), durable=True)
+        if not is_server(before.get("pid", 0), name):
             server.start()
-            there[name] = {"port": server.port, "pid": server.pid}
-        print(f"{name:10} {server.url_of(password='...')}    (the password is in tests/databases/servers.py)")
-    notes().write_text(json.dumps(there))
+            told[name] = {"port": server.port, "pid": server.pid}
+            notes().write_text(json.dumps(told))
+        addresses[name] = server.url
+    addresses["kafka"] = kafka_broker.start_in(folder() / "kafka")
+    for name, address in addresses.items():
+        print(f"export {VARIABLES[name]}='{address}'")
 
 
 def stop() -> None:
-    for name, told in running().items():
-        process = psutil.Process(told["pid"])
-        process.send_signal(signal.SIGINT if name == "postgres" else signal.SIGTERM)
-        deadline = time.monotonic() + 30
-        while is_server(told["pid"], name) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        print(f"{name} has stopped")
+    for name, about in known().items():
+        if is_server(about["pid"], name):
+            psutil.Process(about["pid"]).send_signal(signal.SIGINT if name == "postgres" else signal.SIGTERM)
+            deadline = time.monotonic() + STOP_S
+            while is_server(about["pid"], name) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            print(f"{name} has stopped")
+    if kafka_broker.stop_in(folder() / "kafka"):
+        print("kafka has stopped")
 
 
 if __name__ == "__main__":

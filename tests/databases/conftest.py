@@ -1,4 +1,4 @@
-"""The servers of the database tests: one of each kind for all of them, started when first asked for."""
+"""What tests of databases in one process need."""
 
 from __future__ import annotations
 
@@ -7,28 +7,6 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
-
-from databases.servers import DatabaseServer, MariaDb, Postgres, new_folder, removed_afterwards
-
-
-@pytest.fixture(scope="session")
-def postgres(no_process_is_left_behind: None) -> Iterator[DatabaseServer]:
-    with removed_afterwards(Postgres(new_folder("pg"))) as server:
-        server.start()
-        yield server
-
-
-@pytest.fixture(scope="session")
-def mariadb(no_process_is_left_behind: None) -> Iterator[DatabaseServer]:
-    with removed_afterwards(MariaDb(new_folder("maria"))) as server:
-        server.start()
-        yield server
-
-
-@pytest.fixture(params=["postgres", "mariadb"])
-def server(request: pytest.FixtureRequest) -> DatabaseServer:
-    """Both kinds, one after the other."""
-    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture

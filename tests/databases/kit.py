@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -26,9 +27,9 @@ def new_table(
     server: DatabaseServer, columns: str = "id bigint PRIMARY KEY, customer varchar(40), amount double precision"
 ) -> str:
     """An empty table with a name of its own."""
-    name = f"orders_{next(_numbers)}"
+    name = f"orders_{os.getpid()}_{next(_numbers)}"
     engine = "" if server.kind == "postgresql" else " ENGINE=InnoDB"
-    server.ask(f"CREATE TABLE {name} ({columns}){engine}", as_admin=server.kind == "mysql", database="shop")
+    server.ask(f"CREATE TABLE {name} ({columns}){engine}")
     return name
 
 
@@ -63,10 +64,8 @@ def context(
 def prepared_of(server: DatabaseServer) -> list[str]:
     """The prepared transactions of Tidegate, by an independent look."""
     if server.kind == "postgresql":
-        return [
-            row[0] for row in server.ask("SELECT gid FROM pg_prepared_xacts WHERE gid LIKE 'tidegate:%'", as_admin=True)
-        ]
-    return [row[3] for row in server.ask("XA RECOVER", as_admin=True) if row[0] == "29799"]
+        return [row[0] for row in server.ask("SELECT gid FROM pg_prepared_xacts WHERE gid LIKE 'tidegate:%'")]
+    return [row[3] for row in server.ask("XA RECOVER") if row[0] == "29799"]
 
 
 def ledger_of(server: DatabaseServer, id: str) -> list[tuple[str, ...]]:

@@ -19,11 +19,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 import psutil
 
 PATIENCE_S = 60.0
+TRANSACTION_TIMEOUT_S = 2  #: a session that does nothing in an open transaction is ended after this
 USER = "worker"
 PASSWORD = "s3cret/@:% word"  # with all that a URL must escape
 DATABASE = "shop"
@@ -41,10 +42,14 @@ class DatabaseServer(ABC):
 
     kind: str
     package: str
+    password = PASSWORD  #: of the user in `url`
 
     def __init__(self, folder: str | Path, port: int | None = None, durable: bool = False) -> None:
         """`durable`: as in production. Else nothing is synced: a killed process loses nothing that it has written."""
         self.durable = durable
+        self._idle_s = (
+            0 if durable else TRANSACTION_TIMEOUT_S
+        )  #: ours must say that they may wait; strict operators set it
         self.folder = Path(folder)
         self.data = self.folder / "data"
         self.log = self.folder / "server.log"
@@ -138,7 +143,12 @@ class DatabaseServer(ABC):
     def ask(self, sql: str, *, as_admin: bool = False, database: str | None = None) -> list[tuple[str, ...]]:
         """Run a statement with the server's own client; its rows as text."""
         done = subprocess.run(
-            self._client(as_admin, database), input=sql.encode(), capture_output=True, timeout=PATIENCE_S, check=False
+            self._client(as_admin, database),
+            input=sql.encode(),
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=False,
+            env={**os.environ, **self._client_environment()},
         )
         if done.returncode != 0:
             raise AssertionError(f"{sql}\n{done.stderr.decode()}")
@@ -167,6 +177,9 @@ class DatabaseServer(ABC):
 
     @abstractmethod
     def _client(self, as_admin: bool, database: str | None) -> list[str]: ...
+
+    def _client_environment(self) -> dict[str, str]:
+        return {}
 
     def _answers(self) -> bool:
         try:
@@ -197,6 +210,7 @@ class Postgres(DatabaseServer):
             "port": str(self.port),
             "max_prepared_transactions": str(self._prepared),
             "fsync": "on" if self.durable else "off",
+            "idle_in_transaction_session_timeout": f"{self._idle_s}s",
             "max_connections": "200",
             "shared_buffers": "64MB",
         }
@@ -218,8 +232,7 @@ class Postgres(DatabaseServer):
     def _client(self, as_admin: bool, database: str | None) -> list[str]:
         user = "postgres" if as_admin else USER
         name = database or (self._admin_database if as_admin else DATABASE)
-        return [_postgres("psql"), "-XqAt", "-F", "\t", "-v", "ON_ERROR_STOP=1", "-h", str(self.folder), "-p", str(self.port),
-                "-U", user, "-d", name]  # fmt: skip
+        return [*_psql(), "-h", str(self.folder), "-p", str(self.port), "-U", user, "-d", name]
 
 
 class MariaDb(DatabaseServer):
@@ -235,7 +248,7 @@ class MariaDb(DatabaseServer):
         return [_found("mariadbd"), "--no-defaults", f"--datadir={self.data}", f"--port={self.port}",
                 "--bind-address=127.0.0.1", f"--socket={self.folder}/socket", "--skip-name-resolve", "--skip-log-bin",
                 f"--pid-file={self.folder}/pid", "--innodb-buffer-pool-size=64M", f"--innodb-flush-log-at-trx-commit={flush}",
-                "--max-connections=200"]  # fmt: skip
+                f"--idle-transaction-timeout={self._idle_s}", "--max-connections=200"]  # fmt: skip
 
     def _first_statements(self) -> list[str]:
         password = PASSWORD.replace("'", "''")
@@ -263,17 +276,68 @@ class MariaDb(DatabaseServer):
     def _client(self, as_admin: bool, database: str | None) -> list[str]:
         # The worker has no account for the socket; what an independent reader sees does not depend on who it is.
         name = database or (self._admin_database if as_admin else DATABASE)
-        return [
-            _found("mariadb"),
-            "--no-defaults",
-            f"--socket={self.folder}/socket",
-            "-u",
-            "root",
-            "-N",
-            "-B",
-            "-D",
-            name,
-        ]
+        return [*_mariadb(), f"--socket={self.folder}/socket", "-u", "root", "-D", name]
+
+
+# -- servers that somebody else runs ----------------------------------------------------------------------------------
+
+
+class _Given:
+    """A mixin: asked over the network with the user of a URL, and neither started nor killed."""
+
+    def __init__(self, url: str, variable: str) -> None:
+        parts = urlsplit(url)
+        super().__init__("/nowhere", parts.port or (5432 if parts.scheme == "postgresql" else 3306))  # type: ignore[call-arg]
+        self._variable = variable
+        self._host = parts.hostname or "127.0.0.1"
+        self._user, self.password = unquote(parts.username or ""), unquote(parts.password or "")
+        self._database = parts.path.lstrip("/")
+
+    @property
+    def url(self) -> str:
+        return self.url_of()
+
+    def url_of(self, user: str | None = None, password: str | None = None, database: str | None = None) -> str:
+        secret = quote(self.password if password is None else password, safe="")
+        place = f"{self._host}:{self.port}/{database or self._database}"  # type: ignore[attr-defined]
+        return f"{self.kind}://{user or self._user}:{secret}@{place}"  # type: ignore[attr-defined]
+
+    def kill(self) -> None:
+        self._refuse("kills")
+
+    def start(self) -> None:
+        self._refuse("starts")
+
+    def _refuse(self, does: str) -> None:
+        import pytest
+
+        pytest.skip(f"{self._variable} names a running server, and this test {does} its own")
+
+    def _in_network(self, as_admin: bool) -> list[str]:
+        if as_admin:
+            self._refuse("administers")
+        return [f"--host={self._host}", f"--port={self.port}", f"--user={self._user}"]  # type: ignore[attr-defined]
+
+
+class GivenPostgres(_Given, Postgres):
+    def _client(self, as_admin: bool, database: str | None) -> list[str]:
+        return [*_psql(), *self._in_network(as_admin), f"--dbname={database or self._database}"]
+
+    def _client_environment(self) -> dict[str, str]:
+        return {"PGPASSWORD": self.password}
+
+
+class GivenMariaDb(_Given, MariaDb):
+    def _client(self, as_admin: bool, database: str | None) -> list[str]:
+        return [*_mariadb(), *self._in_network(as_admin), f"--database={database or self._database}"]
+
+    def _client_environment(self) -> dict[str, str]:
+        return {"MYSQL_PWD": self.password}
+
+
+def given(kind: type[DatabaseServer], url: str, variable: str) -> DatabaseServer:
+    """The server that an environment variable names."""
+    return GivenPostgres(url, variable) if kind is Postgres else GivenMariaDb(url, variable)
 
 
 @contextlib.contextmanager
@@ -339,6 +403,14 @@ def _found(program: str) -> str:
             "root (it uses apt), or install MariaDB and PostgreSQL yourself."
         )
     return path
+
+
+def _psql() -> list[str]:
+    return [_postgres("psql"), "-XqAt", "-F", "\t", "-v", "ON_ERROR_STOP=1"]
+
+
+def _mariadb() -> list[str]:
+    return [_found("mariadb"), "--no-defaults", "-N", "-B"]
 
 
 def _postgres(program: str) -> str:

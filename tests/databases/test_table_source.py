@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -15,7 +16,7 @@ import pytest
 
 import tidegate as tg
 from databases.kit import Order, batch_of, context, ids_in, new_table, orders, prepared_of
-from databases.servers import DATABASE, PASSWORD, USER, DatabaseServer
+from databases.servers import DatabaseServer
 from tidegate.cli.main import main
 from tidegate.connectors.contract import ReaderContext, Split
 from tidegate.connectors.database.sink import DatabaseSink
@@ -206,7 +207,7 @@ def test_values_of_every_type_come_back_as_they_went(server: DatabaseServer) -> 
 
 
 def url_without_password(server: DatabaseServer) -> str:
-    return f"{server.kind}://{USER}@127.0.0.1:{server.port}/{DATABASE}"
+    return re.sub(r":[^:@/]*@", "@", server.url)
 
 
 def leave_in_doubt(server: DatabaseServer, table: str, job: str, *ids: int) -> str:
@@ -220,7 +221,7 @@ def leave_in_doubt(server: DatabaseServer, table: str, job: str, *ids: int) -> s
 def test_what_is_in_doubt_is_listed_and_settled_by_hand(
     server: DatabaseServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("TIDEGATE_DATABASE_PASSWORD", PASSWORD)
+    monkeypatch.setenv("TIDEGATE_DATABASE_PASSWORD", server.password)
     url, table = url_without_password(server), new_table(server)
     first, second = leave_in_doubt(server, table, "one", 1), leave_in_doubt(server, table, "two", 2)
 
@@ -232,8 +233,11 @@ def test_what_is_in_doubt_is_listed_and_settled_by_hand(
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["id"] == first
     assert main(["sinks", "in-doubt", url, "--commit", first]) == 0
-    assert main(["sinks", "in-doubt", url, "--rollback", second]) == 0
-    capsys.readouterr()
+    assert main(["sinks", "in-doubt", url, "--rollback", second, "--json"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"committed: {first}",
+        json.dumps({"id": second, "settled": "rolled back"}),
+    ]
     assert main(["sinks", "in-doubt", url]) == 0
     assert "nothing is in doubt" in capsys.readouterr().out
     assert main(["sinks", "in-doubt", url, "--rollback", second]) == 1
@@ -246,7 +250,7 @@ def test_by_the_checkpoint_what_it_names_is_committed_and_the_rest_rolled_back(
     server: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The driver dies for good when a checkpoint stands in the log and nothing of it is committed."""
-    monkeypatch.setenv("SHOP", PASSWORD)
+    monkeypatch.setenv("SHOP", server.password)
     table = new_table(server)
     job = f"gone-{table}"
     env = tg.StreamEnvironment(job, parallelism=2)
@@ -265,7 +269,7 @@ def test_by_the_checkpoint_what_it_names_is_committed_and_the_rest_rolled_back(
     assert main(options) == 1
     shown = capsys.readouterr().out
     assert "advice: commit" in shown
-    assert PASSWORD not in shown
+    assert server.password not in shown
     named = shown.count("advice: commit")
     from tidegate.connectors.database.session import connect
     from tidegate.connectors.database.urls import parse_url
@@ -288,7 +292,7 @@ def test_by_the_checkpoint_what_it_names_is_committed_and_the_rest_rolled_back(
 def test_a_running_job_is_not_settled_from_outside(
     server: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("TIDEGATE_DATABASE_PASSWORD", PASSWORD)
+    monkeypatch.setenv("TIDEGATE_DATABASE_PASSWORD", server.password)
     table = new_table(server)
     env = tg.StreamEnvironment("running", parallelism=1)
     env.checkpointing(every="20ms", storage=f"file://{tmp_path}")

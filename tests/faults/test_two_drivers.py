@@ -45,7 +45,7 @@ def test_a_driver_stopped_before_its_commit_point_commits_nothing_when_it_wakes_
         name="sleeper",
         folder=str(tmp_path),
         crashes=[Crash("driver.before-log", nth=3)],
-        signal="SIGSTOP",
+        stops=1,
         gateway=gateway_of(spark_session),
     )
 

@@ -1,46 +1,11 @@
-"""A real broker for the tests of this folder: started by the first that needs it, ended with the session.
-
-`TIDEGATE_KAFKA=host:port` names a running one instead. In CI a broker that cannot be had is a failure, elsewhere the tests are
-skipped and say why.
-"""
+"""Topics for the tests of this folder."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import sys
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-
-TOOL = Path(__file__).parents[2] / "tools" / "kafka_broker.py"
-
-
-def load_tool() -> Any:
-    spec = importlib.util.spec_from_file_location("kafka_broker", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["kafka_broker"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="session")
-def broker(no_process_is_left_behind: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One for all tests that leave it alone."""
-    started = load_tool().Broker(tmp_path_factory.mktemp("kafka")).start()
-    yield started
-    started.stop()
-
-
-@pytest.fixture(scope="session")
-def servers(request: pytest.FixtureRequest) -> str:
-    given = os.environ.get("TIDEGATE_KAFKA")
-    return given if given else request.getfixturevalue("broker").address
 
 
 @pytest.fixture

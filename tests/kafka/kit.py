@@ -11,6 +11,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Pro
 from confluent_kafka.admin import AdminClient, NewTopic
 
 PATIENCE_S = 60.0
+#: How to get in where the broker asks for a password ("gate").
+LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "tide"}
 
 
 def make_topic(servers: str, name: str, partitions: int, settings: Mapping[str, str] | None = None) -> None:

@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 import tidegate as tg
-from kafka.kit import delete_topics, make_topic, read, read_json
+from kafka.kit import LOGIN, delete_topics, make_topic, read, read_json
 from tidegate.batch import Batch
 from tidegate.connectors.contract import CommitOutcome, WriterContext
-from tidegate.errors import ConfigurationError, ConnectorError
+from tidegate.errors import ConfigurationError, ConnectorError, TidegateError, TypeDeclarationError
 from tidegate.testing import CrashCase, crash_matrix
 from tidegate.types import record_type
 
@@ -302,6 +302,43 @@ def test_a_topic_that_is_not_there_is_named(servers: str) -> None:
         tg.KafkaSink(servers, "nowhere").writer(context())
 
 
+def test_a_topic_that_is_gone_when_an_epoch_is_to_be_committed_stops_the_job_until_it_is_back(
+    servers: str, topic: TopicMaker
+) -> None:
+    out = Out(servers, topic, options={"topic.metadata.propagation.max.ms": 500})
+    prepared = out.prepared(1, 1, 2)
+    delete_topics(servers, [out.topic])
+
+    with pytest.raises(ConfigurationError, match=r"commit the epoch of checkpoint 1: a topic is not there. Create it"):
+        out.commit(prepared)
+
+    make_topic(servers, out.topic, 2)
+    assert out.commit(prepared) == [CommitOutcome.DONE]
+    assert out.rows() == [1, 2]
+
+
+class Unwritable:
+    """No JSON can hold it."""
+
+
+def test_a_record_that_cannot_be_written_is_named(servers: str, topic: TopicMaker) -> None:
+    name = topic("out")
+
+    for sink, type, row in (
+        (tg.KafkaSink(servers, name), None, Unwritable()),
+        (tg.KafkaSink(servers, name, value="text"), int, 5),
+        (tg.KafkaSink(servers, name, value=lambda record: record), int, 5),
+    ):
+        writer = sink.writer(context(type=type))
+        with pytest.raises(TypeDeclarationError, match=f"(?s)Kafka sink to {name}.*(Unwritable|int)"):
+            writer.write(batch(row, type=type))
+
+
+def test_a_key_that_records_do_not_have_is_refused_before_anything_is_written(servers: str, topic: TopicMaker) -> None:
+    with pytest.raises(TidegateError, match="customer"):
+        tg.KafkaSink(servers, topic("out"), key="customer").writer(context(type=tuple[int, str]))
+
+
 def test_a_record_that_is_too_large_is_refused_before_it_is_in_a_checkpoint(servers: str, topic: TopicMaker) -> None:
     sink = tg.KafkaSink(servers, topic("small", max_message_bytes="2000"), value="text")
     writer = sink.writer(context(type=str))
@@ -314,8 +351,13 @@ def test_an_epoch_has_a_bound(servers: str, topic: TopicMaker) -> None:
     writer = tg.KafkaSink(servers, topic("out"), max_epoch_bytes=10_000).writer(context())
     writer.write(batch(*range(200)))
 
-    with pytest.raises(ConnectorError, match=r"since the last checkpoint.*Checkpoint more often"):
+    with pytest.raises(ConnectorError, match=r"max_epoch_bytes is 10000.*Checkpoint more often"):
         writer.write(batch(*range(200)))
+
+
+def test_an_epoch_that_no_checkpoint_could_hold_is_refused_before_anything_runs() -> None:
+    with pytest.raises(ConfigurationError, match=r"max_epoch_bytes is between 1 and 134217728.*higher parallelism"):
+        tg.KafkaSink("127.0.0.1:1", "x", max_epoch_bytes=1 << 30)
 
 
 def test_a_topic_of_markers_that_forgets_is_refused(servers: str, topic: TopicMaker) -> None:
@@ -326,13 +368,7 @@ def test_a_topic_of_markers_that_forgets_is_refused(servers: str, topic: TopicMa
 
 
 def test_a_wrong_password_is_told_and_never_shown(broker: Any, topic: TopicMaker) -> None:
-    options = {
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": "tide",
-        "sasl.password": "hunter2secret",
-    }
-    sink = tg.KafkaSink(broker.login_address, "any", options=options)
+    sink = tg.KafkaSink(broker.login_address, "any", options={**LOGIN, "sasl.password": "hunter2secret"})
 
     with pytest.raises(ConfigurationError, match="does not let it in") as caught:
         sink.writer(context())
@@ -343,12 +379,7 @@ def test_a_right_password_works_and_may_come_from_a_function(broker: Any, topic:
     name = topic("out")
 
     def options() -> dict[str, str]:
-        return {
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": "tide",
-            "sasl.password": "gate",
-        }
+        return {**LOGIN, "sasl.password": "gate"}
 
     sink = tg.KafkaSink(broker.login_address, name, guarantee="at-least-once", options=options)
     writer = sink.writer(context())

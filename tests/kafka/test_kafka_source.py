@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 import tidegate as tg
-from kafka.kit import await_that, delete_topics, read_json, send
+from kafka.kit import LOGIN, await_that, delete_topics, read_json, send
 from tidegate.connectors.contract import Polled, ReaderContext, Source, SourceReader, Split
 from tidegate.errors import ConfigurationError, ConnectorError
 from tidegate.testing import LedgerSink, ledger, run_in_process
@@ -219,6 +220,35 @@ def test_a_partition_that_appeared_while_the_job_was_down_is_read_from_its_begin
     assert source.appeared(new).position["offset"] == 0  # type: ignore[index, call-overload]
 
 
+def test_a_pattern_finds_topics_and_those_that_appear_later_but_never_kafkas_own(
+    servers: str, topic: TopicMaker
+) -> None:
+    one = topic("fit", partitions=1)
+    topic("unfit", partitions=1)
+    send(servers, one, [1], partitions=1)
+    mark = one.rpartition("-")[2]
+    source = tg.KafkaSource(servers, re.compile(f"(fit-{mark}|later-{mark}.*|__.*)"), type=int, discover_every="100ms")
+
+    splits = source.discover_splits(1)
+    assert [split.id for split in splits] == [f"{one}/0"]
+    with opened(source, splits) as reader:
+        assert take(reader, 1) == [1]
+        later = topic(f"later-{mark}", partitions=1)
+        send(servers, later, [2], partitions=1)  # before anybody has found it
+        assert take(reader, 1) == [2]
+        delete_topics(servers, [later])
+        with pytest.raises(ConnectorError, match=f"topics like .* look at the topic {later!r}: a topic is not there"):
+            await_that("the reader notices", lambda: reader.poll(time.monotonic() + 0.1) and None)
+    assert [split.id for split in source.discover_splits(1)] == [f"{one}/0"]  # a driver that has never read it
+
+
+def test_a_pattern_that_fits_nothing_is_an_error(servers: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"topics like 'no-such-.\*' at .* finds no topic that fits. Create one"
+    ):
+        tg.KafkaSource(servers, re.compile("no-such-.*")).discover_splits(1)
+
+
 # -- decoding ---------------------------------------------------------------------------------------------------------
 
 
@@ -323,7 +353,16 @@ def test_a_position_that_is_gone_is_an_error_and_not_a_jump(servers: str, topic:
         take(reader, 1)
 
 
-def test_nobody_at_the_address(servers: str) -> None:
+def test_a_wrong_password_is_told_and_never_shown(broker: Any) -> None:
+    source = tg.KafkaSource(broker.login_address, "any", options={**LOGIN, "sasl.password": "hunter2secret"})
+
+    with pytest.raises(ConfigurationError, match=r"Kafka source of any .*does not let it in.*sasl") as caught:
+        source.discover_splits(1)
+    assert "hunter2secret" not in f"{caught.value} {caught.value.__dict__} {source!r} {source.connection!r}"
+
+
+def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.connectors.kafka_topics.METADATA_S", 1.0)
     source = tg.KafkaSource("127.0.0.1:9", "orders", options={"socket.connection.setup.timeout.ms": 1000})
 
     with pytest.raises(

@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -24,7 +24,7 @@ from tidegate.errors import ConfigurationError
 from tidegate.ids import AttemptId
 from tidegate.storage.memory_store import MemoryStore
 from tidegate.storage.store import ObjectStore, open_store
-from tidegate.testing import crash_matrix
+from tidegate.testing import CrashCase, crash_matrix
 
 DONE, ALREADY, LOST = CommitOutcome.DONE, CommitOutcome.ALREADY_DONE, CommitOutcome.LOST
 
@@ -205,8 +205,20 @@ def test_files_in_a_store_keep_the_contract_wherever_a_process_dies() -> None:
 
 
 def test_partitioned_parquet_keeps_the_contract_when_processes_are_killed(tmp_path: Path) -> None:
-    folder = str(tmp_path)
+    check_partitioned_parquet(str(tmp_path), True, lambda case: "prepare" in case.name or "commit" in case.name)
 
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kill", [False, True])
+def test_partitioned_parquet_keeps_the_contract_in_all_cases(tmp_path: Path, kill: bool) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # the dead leave their files open
+        check_partitioned_parquet(str(tmp_path), kill)
+        gc.collect()
+
+
+def check_partitioned_parquet(folder: str, kill: bool, only: Callable[[CrashCase], bool] | None = None) -> None:
     def read(place: str) -> list[int]:
         if not os.path.isdir(f"{folder}/{place}"):
             return []
@@ -219,7 +231,7 @@ def test_partitioned_parquet_keeps_the_contract_when_processes_are_killed(tmp_pa
         records=[(number % 3, number) for number in range(24)],
         type=tuple[int, int],
         expected=list(range(24)),
-        kill=True,
-        only=lambda case: "prepare" in case.name or "commit" in case.name,
+        kill=kill,
+        only=only,
     )
     report.check()

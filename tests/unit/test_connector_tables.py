@@ -27,7 +27,7 @@ from tidegate.connectors.tables.sink import TableSink
 from tidegate.coordinator.observing import JobStatus
 from tidegate.errors import ConfigurationError
 from tidegate.ids import AttemptId
-from tidegate.testing import crash_matrix
+from tidegate.testing import CrashCase, crash_matrix
 from tidegate.testing.runner import run_in_process
 
 DONE, RETRY = CommitOutcome.DONE, CommitOutcome.RETRY
@@ -127,26 +127,39 @@ def test_partitions_are_folders_and_come_back_as_columns(kind: Any, tmp_path: Pa
     assert found == {("de", 1), ("fr/ü=%", 2), (None, 3), ("de", 4)}
 
 
-def test_tables_keep_the_contract_wherever_a_process_dies(kind: Any, tmp_path: Path) -> None:
+def check_matrix(kind: Any, folder: str, kill: bool, only: Callable[[CrashCase], bool] | None = None) -> None:
     make, read = kind
-    report = crash_matrix(
-        lambda place: make(tmp_path / place),
-        lambda place: [row["value"] for row in read(str(tmp_path / place))],
+    crash_matrix(
+        lambda place: make(f"{folder}/{place}"),
+        lambda place: [row["value"] for row in read(f"{folder}/{place}")],
+        kill=kill,
+        only=only,
+    ).check()
+
+
+def test_tables_keep_the_contract_wherever_a_process_dies(kind: Any, tmp_path: Path) -> None:
+    check_matrix(
+        kind,
+        str(tmp_path),
+        kill=False,
         only=lambda case: "prepare" in case.name or "commit" in case.name or case.name.startswith("driver."),
     )
-    report.check()
 
 
 def test_tables_keep_the_contract_when_processes_are_killed(kind: Any, tmp_path: Path) -> None:
-    make, read = kind
-    folder = str(tmp_path)
-    report = crash_matrix(
-        lambda place: make(f"{folder}/{place}"),
-        lambda place: [row["value"] for row in read(f"{folder}/{place}")],
+    check_matrix(
+        kind,
+        str(tmp_path),
         kill=True,
         only=lambda case: case.name.startswith("driver.") or case.name == "after prepare",
     )
-    report.check()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kill", [False, True])
+def test_tables_keep_the_contract_in_all_cases(kind: Any, tmp_path: Path, kill: bool) -> None:
+    check_matrix(kind, str(tmp_path), kill)
 
 
 def test_a_driver_that_cannot_commit_tries_again_in_the_next_attempt(tmp_path: Path) -> None:
@@ -208,6 +221,17 @@ def test_a_stream_that_does_not_fit_the_delta_table_is_refused_with_its_columns(
         tg.DeltaSink(tmp_path).writer(writer_context(None)[0])
     with pytest.raises(ConfigurationError, match="Delta cannot hold"):
         tg.DeltaSink(tmp_path / "x").writer(writer_context(pa.schema([("length", pa.duration("us"))]))[0])
+
+
+def test_a_stream_that_does_not_fit_the_files_of_a_manifest_table_is_refused_with_their_columns(tmp_path: Path) -> None:
+    sink = tg.ParquetTableSink(tmp_path, partition_by="country")
+    sink.commit_on_driver("orders", "out", "", prepared(sink, [Sale("de", 1)]))
+
+    sink.writer(writer_context(Sale)[0]).close()  # the same type still fits
+    with pytest.raises(
+        ConfigurationError, match=r"does not fit the table.*country string, amount int64.*another table"
+    ):
+        sink.writer(writer_context(tuple[str, float])[0])
 
 
 def test_values_that_parquet_holds_in_their_own_way_come_back_from_delta(tmp_path: Path) -> None:

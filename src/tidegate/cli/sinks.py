@@ -43,7 +43,7 @@ def add_sinks(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "--storage", metavar="URI", help="the job's checkpoint storage: says which of them its newest checkpoint names"
     )
     doubt.add_argument("--password-env", metavar="NAME", help=f"where the password is; default: {PASSWORD_ENV}, if set")
-    doubt.add_argument("--json", action="store_true", help="a JSON object for each")
+    doubt.add_argument("--json", action="store_true", help="a JSON object in a line for each, listed or settled")
     act = doubt.add_mutually_exclusive_group()
     act.add_argument("--commit", metavar="ID", help="commit this one")
     act.add_argument("--rollback", metavar="ID", help="roll this one back")
@@ -90,10 +90,10 @@ def _in_doubt(options: argparse.Namespace) -> int:
     try:
         if options.commit or options.rollback:
             settle(session, options.commit or options.rollback, commit=bool(options.commit))
-            print(f"{'committed' if options.commit else 'rolled back'}: {options.commit or options.rollback}")
+            _say_settled(options.commit or options.rollback, bool(options.commit), options.json)
             return 0
         found = list_in_doubt(session, named, options.job)
-        return _settle_all(session, found) if options.settle else _show(found, options.json)
+        return _settle_all(session, found, options.json) if options.settle else _show(found, options.json)
     finally:
         session.close()
 
@@ -117,7 +117,7 @@ def _named_by_checkpoint(storage: str, job: str) -> Named:
     return Named.of(job, [(committable.checkpoint, committable.payload) for committable in committables])
 
 
-def _settle_all(session: Session, found: list[InDoubt]) -> int:
+def _settle_all(session: Session, found: list[InDoubt], as_json: bool) -> int:
     from tidegate.connectors.database.in_doubt import Advice, live_sessions, settle
     from tidegate.errors import ConfigurationError
 
@@ -126,9 +126,15 @@ def _settle_all(session: Session, found: list[InDoubt]) -> int:
             f"the job is running ({', '.join(alive)} is connected): it settles its transactions itself. Stop it first."
         )
     for transaction in found:
-        settle(session, transaction.id, commit=transaction.advice is Advice.COMMIT)
-        print(f"{'committed' if transaction.advice is Advice.COMMIT else 'rolled back'}: {transaction.id}")
+        commit = transaction.advice is Advice.COMMIT
+        settle(session, transaction.id, commit)
+        _say_settled(transaction.id, commit, as_json)
     return 0
+
+
+def _say_settled(id: str, committed: bool, as_json: bool) -> None:
+    settled = "committed" if committed else "rolled back"
+    print(json.dumps({"id": id, "settled": settled}) if as_json else f"{settled}: {id}")
 
 
 def _show(found: list[InDoubt], as_json: bool) -> int:

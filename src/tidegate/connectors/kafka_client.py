@@ -7,7 +7,7 @@ also be a function that is called where a client is made, on the driver and on e
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Union
 
 from tidegate.errors import ConfigurationError, ConnectorError, TidegateError
@@ -169,21 +169,3 @@ def _no_entry() -> tuple[int, ...]:
 
 def _text(error: KafkaError | None) -> str:
     return "" if error is None else f"{error.name()}: {error.str()}"
-
-
-def partitions_of(client: Any, topics: Iterable[str], trouble: Trouble) -> dict[str, list[int]]:
-    """The partitions of each topic.
-
-    :raises ConfigurationError: for a topic that is not there. :raises ConnectorError: when nobody answers.
-    """
-    found: dict[str, list[int]] = {}
-    for topic in topics:
-        try:
-            described = client.list_topics(topic, timeout=METADATA_S).topics[topic]
-            if described.error is not None:
-                raise kafka().KafkaException(described.error)
-        except kafka().KafkaException as error:
-            client.poll(0)  # lets it tell the reason
-            raise trouble.in_words(f"look at the topic {topic!r}", error) from None
-        found[topic] = sorted(described.partitions)
-    return found

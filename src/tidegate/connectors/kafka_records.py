@@ -18,7 +18,7 @@ from typing import Any, Optional, Union
 
 from tidegate.connectors.file_encoders import json_encoder
 from tidegate.connectors.file_formats import json_decoder
-from tidegate.errors import ConfigurationError, TypeDeclarationError
+from tidegate.errors import ConfigurationError
 from tidegate.types import RecordType, field_type
 
 
@@ -117,13 +117,13 @@ def encoder(encode: Encode) -> Callable[[Any], bytes]:
 
 def _text(record: Any) -> bytes:
     if not isinstance(record, str):
-        raise TypeDeclarationError(f'value="text" writes str; a record is {type(record).__qualname__}. Use "json".')
+        raise TypeError("it is no str.")
     return record.encode()
 
 
 def _bytes(record: Any) -> bytes:
     if not isinstance(record, bytes):
-        raise TypeDeclarationError(f'value="bytes" writes bytes; a record is {type(record).__qualname__}. Use "json".')
+        raise TypeError("it is no bytes.")
     return record
 
 

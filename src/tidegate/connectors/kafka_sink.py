@@ -18,7 +18,8 @@ import msgspec
 
 from tidegate.batch import Batch
 from tidegate.connectors.contract import CommitOutcome, Committer, Sink, SinkWriter, WriterContext
-from tidegate.connectors.kafka_client import METADATA_S, KafkaConnection, Options, Trouble, kafka, partitions_of
+from tidegate.connectors.epoch_room import EPOCH_BYTES, EpochRoom, checked_epoch_bytes
+from tidegate.connectors.kafka_client import METADATA_S, KafkaConnection, Options, Trouble, kafka
 from tidegate.connectors.kafka_epochs import (
     FORMAT_VERSION,
     Epoch,
@@ -32,8 +33,9 @@ from tidegate.connectors.kafka_epochs import (
     marker_key,
 )
 from tidegate.connectors.kafka_records import Encode, KeyOf, encoder, key_encoder
+from tidegate.connectors.kafka_topics import partitions_of
 from tidegate.durations import Duration, seconds
-from tidegate.errors import ConfigurationError, ConnectorError, TidegateError
+from tidegate.errors import ConfigurationError, TidegateError, TypeDeclarationError
 from tidegate.ids import CheckpointId
 
 log = logging.getLogger("tidegate.kafka")
@@ -44,7 +46,6 @@ MARKERS = "__tidegate_epochs"
 _WAIT_S = 30.0  #: for a transaction's steps; then the commit is tried again
 _DEFAULT_MESSAGE_BYTES = 1_000_000
 _OVERHEAD_BYTES = 512  #: of a message, at the most that is usual
-_EPOCH_BYTES = 64 << 20
 
 
 class KafkaSink(Sink):
@@ -60,7 +61,7 @@ class KafkaSink(Sink):
     :param transaction_timeout: how long the brokers keep a transaction open whose writer is gone. Readers wait that long;
         nothing is lost by it.
     :param markers: the compacted topic, made when it is not there, that says which epochs were committed.
-    :param max_epoch_bytes: what one subtask may take between two checkpoints.
+    :param max_epoch_bytes: what one subtask may take between two checkpoints; 128 MiB at the most.
     :param options: settings of librdkafka, or a function that returns them.
     """
 
@@ -76,7 +77,7 @@ class KafkaSink(Sink):
         guarantee: str = "exactly-once",
         transaction_timeout: Duration = "60s",
         markers: str = MARKERS,
-        max_epoch_bytes: int = _EPOCH_BYTES,
+        max_epoch_bytes: int = EPOCH_BYTES,
         options: Options | None = None,
     ) -> None:
         if guarantee not in ("exactly-once", "at-least-once"):
@@ -92,7 +93,7 @@ class KafkaSink(Sink):
         self.guarantee = guarantee  # type: ignore[misc]
         self.transaction_timeout_ms = int(seconds(transaction_timeout, "transaction_timeout") * 1000)
         self.markers = markers
-        self.max_epoch_bytes = max_epoch_bytes
+        self.max_epoch_bytes = checked_epoch_bytes(max_epoch_bytes)
         encoder(value)  # refuses what there is not, before anything runs
 
     def __repr__(self) -> str:
@@ -132,7 +133,19 @@ class _Encoding:
         for record, stamp in zip(batch.rows(), stamps, strict=True):
             topic = sink.topic(record) if callable(sink.topic) else sink.topic
             partition = -1 if sink.partition is None else sink.partition(record)
-            value, key = value_of(record), key_of(record)
+            try:
+                value, key = value_of(record), key_of(record)
+            except (TypeError, ValueError, TypeDeclarationError) as error:
+                if callable(sink.value) or callable(sink.key):
+                    raise
+                raise TypeDeclarationError(
+                    f"{sink.what}: a record, {type(record).__qualname__}, cannot be written as {sink.value!r}: {error} Map it "
+                    "before the sink, or give value= a function."
+                ) from None
+            if not isinstance(value, bytes):
+                raise TypeDeclarationError(
+                    f"{sink.what}: the function of value= must give bytes; it has given {type(value).__qualname__}."
+                )
             headers = [] if sink.headers is None else sink.headers(record)
             if len(value) + len(key or b"") + _OVERHEAD_BYTES > self._limit:
                 raise ConfigurationError(
@@ -183,20 +196,15 @@ class _EpochWriter(SinkWriter):
         self._after = self._marker.checkpoint
         self._topics: dict[str, int] = {}
         self._records: list[EpochRecord] = []
-        self._bytes = 0
+        self._room = EpochRoom(sink.what, context.subtask, sink.max_epoch_bytes)
 
     def write(self, batch: Batch) -> None:
-        topics, records = self._topics, self._records
+        topics, records, size = self._topics, self._records, 0
         for topic, *rest in self._encoding.messages(batch):
             place = topics.setdefault(topic, len(topics))
             records.append((place, *rest))  # type: ignore[arg-type]
-            self._bytes += len(rest[2]) + len(rest[1] or b"") + 32  # type: ignore[arg-type]
-        if self._bytes > self._sink.max_epoch_bytes:
-            raise ConnectorError(
-                f"{self._sink.what}, subtask {self._context.subtask}, has taken {self._bytes} bytes since the last checkpoint, "
-                f"and keeps at most {self._sink.max_epoch_bytes}: they are part of the checkpoint until they are committed. "
-                "Checkpoint more often, give the sink a higher parallelism, or raise max_epoch_bytes."
-            )
+            size += len(rest[2]) + len(rest[1] or b"") + 32  # type: ignore[arg-type]
+        self._room.take(size)
 
     def prepare(self, checkpoint: CheckpointId) -> list[bytes]:
         if not self._records:
@@ -214,7 +222,8 @@ class _EpochWriter(SinkWriter):
             topics=list(self._topics),
             records=self._records,
         )
-        self._after, self._topics, self._records, self._bytes = checkpoint, {}, [], 0
+        self._after, self._topics, self._records = checkpoint, {}, []
+        self._room.clear()
         return [encode_epoch(epoch)]
 
 

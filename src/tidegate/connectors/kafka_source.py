@@ -12,25 +12,23 @@ down, is read from its beginning whatever `start` says: what it holds was writte
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Union
+from typing import Any
 
 from tidegate.api.functions import OutputTag
 from tidegate.connectors.contract import JsonValue, Polled, ReaderContext, Source, SourceReader, Split
-from tidegate.connectors.kafka_client import METADATA_S, KafkaConnection, Options, Trouble, kafka, partitions_of
+from tidegate.connectors.kafka_client import METADATA_S, KafkaConnection, Options, Trouble, kafka
 from tidegate.connectors.kafka_records import BadRecord, Decode, bad_record, decoded_type, decoder
+from tidegate.connectors.kafka_topics import Place, Topics, bounds, checked_place, parted, resolved
 from tidegate.durations import Duration, seconds
 from tidegate.errors import ConfigurationError, ConnectorError
 from tidegate.ids import CheckpointId
 
 log = logging.getLogger("tidegate.kafka")
-
-#: "earliest", "latest", a moment, or offsets: {partition: offset} for one topic, {topic: {partition: offset}} for several.
-Place = Union[str, datetime, Mapping[Any, Any]]
 
 BAD_RECORDS = OutputTag("bad-records", BadRecord)
 _ROWS_PER_POLL = 2000
@@ -43,7 +41,8 @@ class KafkaSource(Source):
     """The messages of Kafka topics, in order within each partition.
 
     :param servers: "host:port", or several with commas.
-    :param topics: one name or several.
+    :param topics: one name, several, or a compiled regular expression that whole names must fit. Topics that appear later are
+        found as new partitions are; Kafka's own (`__...`) are never read.
     :param decode: "json", "text", "bytes", "record" (a KafkaRecord), or a function from a KafkaRecord to the record.
     :param type: annotation or pyarrow schema of a record, for "json" and functions.
     :param start: where a job without a checkpoint begins: "earliest", "latest", a datetime, or offsets. Partitions that a
@@ -52,7 +51,7 @@ class KafkaSource(Source):
     :param group: the consumer group whose offsets follow the checkpoints; None: none.
     :param bad_records: what happens to a message that cannot be decoded: "fail", or "side-output":
         `stream.side_output(KafkaSource.BAD_RECORDS)` is a stream of BadRecord.
-    :param discover_every: how often to look for new partitions while the job runs; None: only when it (re)starts.
+    :param discover_every: how often to look for new partitions, and topics, while the job runs; None: only when it (re)starts.
     :param read_committed: False: also what transactions have written that are open or were aborted.
     :param options: settings of librdkafka (security.protocol, sasl.password, ...), or a function that returns them.
     """
@@ -62,7 +61,7 @@ class KafkaSource(Source):
     def __init__(
         self,
         servers: str,
-        topics: str | Sequence[str],
+        topics: str | Sequence[str] | re.Pattern[str],
         *,
         decode: Decode = "json",
         type: Any = None,
@@ -74,16 +73,14 @@ class KafkaSource(Source):
         read_committed: bool = True,
         options: Options | None = None,
     ) -> None:
-        self.topics = [topics] if isinstance(topics, str) else list(topics)
-        if not self.topics or len(set(self.topics)) != len(self.topics):
-            raise ConfigurationError(f"A Kafka source reads at least one topic, and each once; got {self.topics}.")
+        self.topics = Topics(topics)
         if bad_records not in ("fail", "side-output"):
             raise ConfigurationError(f'bad_records is "fail" or "side-output"; got {bad_records!r}.')
         self.connection = KafkaConnection(servers, options)
         self.decode = decode
         self.record_type = decoded_type(decode, type)
-        self.start = _checked("start", start, self.topics)
-        self.end = None if end is None else _checked("end", end, self.topics)
+        self.start = checked_place("start", start, self.topics)
+        self.end = None if end is None else checked_place("end", end, self.topics)
         self.group = group
         self.bad_records = bad_records
         self.read_committed = read_committed
@@ -93,18 +90,22 @@ class KafkaSource(Source):
         decoder(decode, self.record_type)  # refuses a type that cannot be read, before anything runs
 
     def __repr__(self) -> str:
-        return f"<KafkaSource {', '.join(self.topics)} at {self.connection.servers}>"
+        return f"<KafkaSource {self.topics} at {self.connection.servers}>"
 
     @property
     def what(self) -> str:
-        return f"The Kafka source of {', '.join(self.topics)}"
+        return f"The Kafka source of {self.topics}"
 
     def discover_splits(self, parallelism: int) -> list[Split]:
         trouble = Trouble(self.connection, self.what)
         consumer = self.connection.consumer(trouble, group_id="tidegate-discovery", enable_auto_commit=False)
         begun = bool(self._first)
         try:
-            found = partitions_of(consumer, self.topics, trouble)
+            found = self.topics.partitions(consumer, trouble, known={parted(split_id)[0] for split_id in self._first})
+            if not found:
+                raise ConfigurationError(
+                    f"{self.what} at {self.connection.servers} finds no topic that fits. Create one, or correct the pattern."
+                )
             for topic, partitions in found.items():
                 for partition in partitions:
                     split_id = f"{topic}/{partition}"
@@ -118,9 +119,9 @@ class KafkaSource(Source):
         return list(self._first.values())
 
     def _first_split(self, consumer: Any, topic: str, partition: int) -> Split:
-        low, high = _bounds(consumer, topic, partition)
-        offset = _resolved(consumer, topic, partition, self.start, low, high)
-        end = None if self.end is None else _resolved(consumer, topic, partition, self.end, high, high)
+        low, high = bounds(consumer, topic, partition)
+        offset = resolved(consumer, topic, partition, self.start, low, high)
+        end = None if self.end is None else resolved(consumer, topic, partition, self.end, high, high)
         return Split(f"{topic}/{partition}", {"offset": offset, "end": end, "beginning": low})
 
     def appeared(self, split: Split) -> Split:
@@ -134,44 +135,6 @@ class KafkaSource(Source):
 
     def reader(self, context: ReaderContext) -> SourceReader:
         return _KafkaReader(self, context)
-
-
-def parted(split_id: str) -> tuple[str, int]:
-    topic, _, partition = split_id.rpartition("/")
-    return topic, int(partition)
-
-
-def _checked(name: str, place: Place, topics: list[str]) -> Place:
-    """Offsets as {topic: {partition: offset}}."""
-    if isinstance(place, Mapping):
-        by_topic = place if all(isinstance(key, str) for key in place) else {topics[0]: place}
-        unknown = set(by_topic).difference(topics)
-        if unknown or (by_topic is not place and len(topics) > 1):
-            raise ConfigurationError(
-                f"{name} must be {{partition: offset}} for one topic or {{topic: {{partition: offset}}}} for several; topics "
-                f"are {', '.join(topics)}."
-            )
-        return {topic: dict(offsets) for topic, offsets in by_topic.items()}
-    if isinstance(place, datetime) or place in ("earliest", "latest"):
-        return place
-    raise ConfigurationError(f'{name} must be "earliest", "latest", a datetime or offsets; got {place!r}.')
-
-
-def _bounds(consumer: Any, topic: str, partition: int) -> tuple[int, int]:
-    low, high = consumer.get_watermark_offsets(kafka().TopicPartition(topic, partition), timeout=METADATA_S)
-    return low, high
-
-
-def _resolved(consumer: Any, topic: str, partition: int, place: Place, missing: int, high: int) -> int:
-    if place == "latest":
-        return high
-    if isinstance(place, datetime):
-        moment_ms = int(place.timestamp() * 1000)
-        (found,) = consumer.offsets_for_times([kafka().TopicPartition(topic, partition, moment_ms)], timeout=METADATA_S)
-        return high if found.offset < 0 else int(found.offset)
-    if isinstance(place, Mapping):
-        return int(place.get(topic, {}).get(partition, missing))
-    return missing
 
 
 @dataclass(slots=True)
@@ -210,7 +173,7 @@ class _KafkaReader(SourceReader):
             max_poll_interval_ms=86_400_000,
         )
         self.finds_splits = source.discover_s is not None
-        self._finder = _Finder(source, context.subtask, context.parallelism)
+        self._finder = _Finder(source, context.subtask, context.parallelism)  #: knows the topics of `_progress`
 
     def add_splits(self, splits: Sequence[Split]) -> None:
         for split in splits:
@@ -224,6 +187,7 @@ class _KafkaReader(SourceReader):
             progress = _Progress(topic, partition, int(position["offset"]), end if isinstance(end, int) else None)
             progress.finished = progress.end is not None and progress.offset >= progress.end
             self._progress[topic, partition] = progress
+        self._finder.known = frozenset(topic for topic, _ in self._progress)
         self._assign()
 
     def _assign(self) -> None:
@@ -341,6 +305,7 @@ class _Finder:
         self._subtask = subtask
         self._parallelism = parallelism
         self.has_news = False
+        self.known: frozenset[str] = frozenset()  #: topics that are read; they must stay. Replaced, never changed
         self._found: list[Split] = []  #: replaced, never changed
         self._gone: ConfigurationError | None = None
         self._ending = threading.Event()
@@ -374,10 +339,10 @@ class _Finder:
     def _look(self, consumer: Any, trouble: Trouble) -> None:
         source = self._source
         found = []
-        for topic, partitions in partitions_of(consumer, source.topics, trouble).items():
+        for topic, partitions in source.topics.partitions(consumer, trouble, self.known).items():
             for partition in partitions if source.discover_s is not None else ():
                 if source.owner(f"{topic}/{partition}", self._parallelism) == self._subtask:
-                    low, _ = _bounds(consumer, topic, partition)
+                    low, _ = bounds(consumer, topic, partition)
                     found.append(Split(f"{topic}/{partition}", {"offset": low, "end": None}))
         self._found, self.has_news = found, bool(found)
 

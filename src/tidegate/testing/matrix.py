@@ -45,6 +45,7 @@ ReadBack = Callable[[str], Iterable[Any]]
 KILL_POINTS = ("slot.after-ack", "driver.before-log", "driver.after-log", "driver.notified", "driver.before-finished")
 _SHOWN = 5
 _MOST_LIVES = 12
+_PREFIX = "tidegate-matrix-"  #: of a folder, before the process id of its owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +150,11 @@ def crash_matrix(
     job = MatrixJob(make_sink, read_back, list(records), type, parallelism, epochs)
     wanted = Counter(_key(row) for row in (job.records if expected is None else expected))
     exact = make_sink(f"{place}-0").guarantee == "exactly-once" or expected is not None
-    folder = tempfile.mkdtemp(prefix="tidegate-matrix-")
+    _sweep()
+    folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
     results: list[CaseResult] = []
     try:
-        with Nursery() if kill else contextlib.nullcontext() as nursery:
+        with Nursery(folder) if kill else contextlib.nullcontext() as nursery:
             run = _Runner(job, wanted, folder, place, nursery, seed)
             reached = run.baseline(results, exact)
             for case in crash_cases(reached, times, kill):
@@ -161,6 +163,15 @@ def crash_matrix(
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return CrashReport(exact, results)
+
+
+def _sweep() -> None:
+    """What a matrix that was itself killed has left."""
+    root = tempfile.gettempdir()
+    for name in os.listdir(root):
+        owner = name.removeprefix(_PREFIX).partition("-")[0]
+        if name.startswith(_PREFIX) and not (owner.isdigit() and os.path.exists(f"/proc/{owner}")):
+            shutil.rmtree(os.path.join(root, name), ignore_errors=True)
 
 
 def crash_cases(steps: set[str], times: int = 2, kill: bool = False) -> list[CrashCase]:

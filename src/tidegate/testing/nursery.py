@@ -22,7 +22,10 @@ _LENGTH = struct.Struct("<Q")
 
 
 class Nursery:
-    """A context manager; `run` may be called many times."""
+    """A context manager; `run` may be called many times. Temporary files of those who are killed stay in `folder`."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
 
     def __enter__(self) -> Nursery:
         path = os.pathsep.join(entry for entry in sys.path if entry)
@@ -30,7 +33,7 @@ class Nursery:
             [sys.executable, "-m", "tidegate.testing.nursery"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": path, "TMPDIR": self._folder},
         )
         return self
 

@@ -4,6 +4,7 @@ from that" can be said."""
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -24,17 +25,24 @@ class CrashesInOrder:
 
     A slot can be hit only by the crash that was armed when its attempt was shipped, so an attempt has one crash at most:
     its other slots may still come to the next point while they are being ended. `folder` is shared by all processes of
-    the test. A crash's `nth` counts in one process, from its arming. With `only_while_asked` a crash can happen only while
-    the test is asking for something (`asking`).
+    the test. A crash's `nth` counts in one process, from its arming. The first `stops` of them stop the process, the others
+    kill it. With `only_while_asked` a crash can happen only while the test is asking for something (`asking`). With
+    `epochs`, the folder of a `Noted` sink, a checkpoint counts only when records were prepared for it.
     """
 
     def __init__(
-        self, folder: str | Path, crashes: list[Crash], signal_name: str = "SIGKILL", only_while_asked: bool = False
+        self,
+        folder: str | Path,
+        crashes: list[Crash],
+        stops: int = 0,
+        only_while_asked: bool = False,
+        epochs: str | None = None,
     ) -> None:
         self._folder = str(folder)
         self._only_while_asked = only_while_asked
         self._crashes = [crash for crash in crashes for _ in range(crash.times)]
-        self._signal = signal.Signals[signal_name]
+        self._stops = stops
+        self._epochs = epochs
         self._shipped: int | None = None  #: the crash that is armed for the attempt of this slot; None: on the driver
         self._armed = -1
         self._hits = 0
@@ -50,13 +58,18 @@ class CrashesInOrder:
             return
         if armed != self._armed:
             self._armed, self._hits = armed, 0
-        if armed == len(self._crashes) or not self._crashes[armed].fits(point, slot):
+        if armed == len(self._crashes) or not self._crashes[armed].fits(point, slot) or self._is_empty(checkpoint):
             return
         self._hits += 1
         if self._hits >= self._crashes[armed].nth and claim(
             self._claim_file(armed), f"{point} {slot} {checkpoint} {os.getpid()}"
         ):
-            os.kill(os.getpid(), self._signal)
+            os.kill(os.getpid(), signal.SIGSTOP if armed < self._stops else signal.SIGKILL)
+
+    def _is_empty(self, checkpoint: int | None) -> bool:
+        if self._epochs is None:
+            return False
+        return not any(json.loads(file.read_text()) for file in Path(self._epochs).glob(f"{checkpoint}.*.json"))
 
     def happened_count(self) -> int:
         count = 0

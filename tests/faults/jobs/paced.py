@@ -1,4 +1,4 @@
-"""A generator that never runs ahead of the checkpoints: on a slow machine as many of them complete as on a fast one.
+"""A source that never runs ahead of the checkpoints: on a slow machine as many of them complete as on a fast one.
 
 Without it, a stream that is paced by time alone could end before the crash that a test waits for.
 """
@@ -11,22 +11,26 @@ from typing import Any
 
 import cloudpickle
 
-import tidegate as tg
-from tidegate.connectors.contract import ReaderContext, SourceReader, Split
+from tidegate.connectors.contract import ReaderContext, Source, SourceReader, Split
 from tidegate.ids import CheckpointId
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the executors cannot import the tests
 
 
-class PacedGenerator(tg.DataGenerator):
-    """At most about `ahead` records of each split for each checkpoint that completes."""
+class Paced(Source):
+    """At most about `ahead` records of each split for each checkpoint that completes; more if one poll brings more."""
 
-    def __init__(self, function: Any, *, ahead: int, **settings: Any) -> None:
-        super().__init__(function, **settings)
+    def __init__(self, source: Source, ahead: int) -> None:
+        self.source = source
         self.ahead = ahead
+        self.bounded = source.bounded
+        self.record_type = source.record_type
+
+    def discover_splits(self, parallelism: int) -> list[Split]:
+        return self.source.discover_splits(parallelism)
 
     def reader(self, context: ReaderContext) -> SourceReader:
-        return _PacedReader(super().reader(context), self.ahead, context)
+        return _PacedReader(self.source.reader(context), self.ahead, context)
 
 
 class _PacedReader(SourceReader):

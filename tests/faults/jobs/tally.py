@@ -20,7 +20,8 @@ import cloudpickle
 import tidegate as tg
 from faults.jobs.crashes import CrashesInOrder, asking, nothing_asked
 from faults.jobs.faulty import FaultyFileSink, Trips
-from faults.jobs.paced import PacedGenerator
+from faults.jobs.outsides import Noted, sink_of, source_of
+from faults.jobs.paced import Paced
 from tidegate.errors import SavepointFailed, TidegateError
 from tidegate.testing.crash_points import Crash
 
@@ -53,7 +54,7 @@ class Settings:
     every: str = "200ms"
     retained: int = 1
     crashes: list[Crash] = dataclasses.field(default_factory=list)
-    signal: str = "SIGKILL"  #: what happens at a crash point
+    stops: int = 0  #: so many of the first crashes stop the process; the others kill it
     heartbeat_s: float = 30.0
     trips: bool = False  #: every user method raises once
     resume: str | None = None
@@ -65,10 +66,9 @@ class Settings:
     backend: str = "hashmap"
     incremental: bool | None = None
     copies: str | None = None  #: a folder for local recovery
-    table: tuple[str, str] | None = None  #: URL and name of a database table that takes the rows, in place of files
-    kafka: tuple[str, str, str, str] | None = (
-        None  #: servers, topics of readings, of rows and of markers, in place of files
-    )
+    source: tuple[str, ...] = ()  #: in place of the generator; see outsides.py
+    sink: tuple[str, ...] = ()  #: in place of JSON lines
+    ahead: int = READINGS_PER_CHECKPOINT
     ask: str | None = None  #: what the driver asks for, behind a checkpoint: "savepoint", "stop" or "drain"
     only_while_asked: bool = False  #: crashes happen only while something is asked for
     gateway: tuple[int, str] | None = None  #: port and secret of a running JVM, which the driver is to use
@@ -85,6 +85,15 @@ class Settings:
     def notes(self) -> str:
         return os.path.join(self.folder, "notes")
 
+    @property
+    def epochs(self) -> str:
+        """Which rows were prepared for which checkpoint, where there is a `sink`."""
+        return os.path.join(self.folder, "epochs")
+
+    @property
+    def log(self) -> str:
+        return os.path.join(self.folder, "checkpoints", self.name, "log")
+
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
 
@@ -92,6 +101,7 @@ class Settings:
     def from_json(text: str) -> Settings:
         values = json.loads(text)
         values["crashes"] = [Crash(**crash) for crash in values["crashes"]]
+        values["source"], values["sink"] = tuple(values["source"]), tuple(values["sink"])
         return Settings(**values)
 
 
@@ -189,26 +199,29 @@ def build(settings: Settings, spark: Any = None) -> tg.StreamEnvironment:
     env.restart_strategy("fixed-delay", attempts=1000, delay="0s")
     env._config = dataclasses.replace(env._config, heartbeat_timeout_s=settings.heartbeat_s)
     if settings.crashes:
-        env._crash_points = CrashesInOrder(settings.notes, settings.crashes, settings.signal, settings.only_while_asked)
+        env._crash_points = CrashesInOrder(
+            settings.notes,
+            settings.crashes,
+            settings.stops,
+            settings.only_while_asked,
+            settings.epochs if settings.sink else None,
+        )
     os.makedirs(settings.notes, exist_ok=True)
-    source: tg.Source = PacedGenerator(
+    source: tg.Source = tg.DataGenerator(
         reading,
-        ahead=READINGS_PER_CHECKPOINT,
         count=SOURCES * settings.readings,
         rate=settings.rate,
         type=tuple[int, int],
         splits=SOURCES,
     )
-    sink: tg.Sink = FaultyFileSink(settings.output, trips) if settings.trips else tg.FileSink(settings.output, "jsonl")
-    if settings.table is not None:
-        sink = tg.DatabaseSink(*settings.table)
-    if settings.kafka is not None:
-        servers, readings, rows, markers = settings.kafka
+    if settings.source:
         ends = dict.fromkeys(range(KAFKA_PARTITIONS), settings.readings * SOURCES // KAFKA_PARTITIONS)
-        source = tg.KafkaSource(servers, readings, type=tuple[int, int], end=ends)
-        sink = tg.KafkaSink(
-            servers, rows, markers=markers, transaction_timeout="2s"
-        )  # shorter than a restart of the broker
+        source = source_of(settings.source, tuple[int, int], ends)
+    if settings.source[:1] != ("kafka",):  # what a topic gives, its feeder decides
+        source = Paced(source, settings.ahead)
+    sink: tg.Sink = FaultyFileSink(settings.output, trips) if settings.trips else tg.FileSink(settings.output, "jsonl")
+    if settings.sink:
+        sink = Noted(sink_of(settings.sink), settings.epochs)
     (
         env.from_source(source, uid="readings")
         .filter(keep, uid="keep")
@@ -217,7 +230,7 @@ def build(settings: Settings, spark: Any = None) -> tg.StreamEnvironment:
         .map(same, uid="same", returns=tuple[int, int, int])
         .key_by(bucket, key_type=int)
         .process(CountOfBucket(settings.slow_s), uid="of-bucket", returns=tuple[int, int, int, int, int, int])
-        .sink_to(sink, uid="files" if settings.table is None else "table")
+        .sink_to(sink, uid=settings.sink[0] if settings.sink else "files")
     )
     return env
 

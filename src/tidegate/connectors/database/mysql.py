@@ -10,7 +10,6 @@ Servers show no name of a session, so it is a lock that the session holds (GET_L
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ from tidegate.connectors.database.session import (
     Trouble,
     explain,
     explaining,
-    missing_driver,
+    import_driver,
 )
 from tidegate.connectors.database.urls import DatabaseUrl
 from tidegate.ids import AttemptId
@@ -34,17 +33,13 @@ from tidegate.ids import AttemptId
 FORMAT_ID = 0x7467  #: of our XA ids: "tg". Others' are never looked at
 _XA_UNKNOWN = 1397  #: XAER_NOTA
 _NO_SUCH_THREAD = 1094
+_UNKNOWN_VARIABLE = 1193
 _ENDING_S = 10.0
 _READ_TIMEOUT_S = 300
 
 
 def driver() -> Any:
-    """:raises ConfigurationError: naming the extra to install."""
-    try:
-        import pymysql
-    except ImportError:
-        raise missing_driver("PyMySQL", "mysql") from None
-    return pymysql
+    return import_driver("pymysql", "PyMySQL", "mysql")
 
 
 def trouble_of(error: Any) -> Trouble:
@@ -97,8 +92,17 @@ class MySqlSession(Session):
             )
             self.run("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
             ((self._largest_packet,),) = self.run("SELECT @@max_allowed_packet")
+            self._may_wait_in_a_transaction()
             if name:
                 self._take_name()
+
+    def _may_wait_in_a_transaction(self) -> None:
+        """An epoch may be quiet for long. MariaDB can be told to end sessions that are; MySQL has no such setting."""
+        try:
+            self.run("SET SESSION idle_transaction_timeout = 0, idle_write_transaction_timeout = 0")
+        except driver().MySQLError as error:
+            if error.args[0] != _UNKNOWN_VARIABLE:
+                raise
 
     def _take_name(self) -> None:
         # A writer's next session has the name of its last one, which may be about to end: its lock is waited for.
@@ -268,10 +272,6 @@ class MySqlSession(Session):
                     raise
             time.sleep(0.02)
         return found
-
-    def close(self) -> None:
-        with contextlib.suppress(Exception):
-            self._connection.close()
 
 
 def _xid(name: TransactionName) -> str:

@@ -6,7 +6,6 @@ it, also after a restart of the server. A session is named by its application_na
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from tidegate.connectors.database.session import (
     Settled,
     Trouble,
     explaining,
-    missing_driver,
+    import_driver,
 )
 from tidegate.connectors.database.urls import DatabaseUrl
 from tidegate.ids import AttemptId
@@ -31,12 +30,7 @@ _ENDING_S = 10.0
 
 
 def driver() -> Any:
-    """:raises ConfigurationError: naming the extra to install."""
-    try:
-        import psycopg
-    except ImportError:
-        raise missing_driver("psycopg", "postgres") from None
-    return psycopg
+    return import_driver("psycopg", "psycopg", "postgres")
 
 
 def trouble_of(error: Any) -> Trouble:
@@ -224,7 +218,3 @@ class PostgresSession(Session):
             "AND pid <> pg_backend_pid()",
             f"tidegate:{sink}:%",
         )
-
-    def close(self) -> None:
-        with contextlib.suppress(Exception):
-            self._connection.close()

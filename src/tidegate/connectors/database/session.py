@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -153,9 +154,12 @@ class Session(ABC):
     def end_sessions(self, sink: str, before: AttemptId) -> list[str]:
         """End the sessions of earlier attempts of one sink, and with them their locks; returns their names."""
 
-    @abstractmethod
+    _connection: Any  #: the driver's
+
     def close(self) -> None:
         """What is not committed or prepared is undone. Never raises."""
+        with contextlib.suppress(Exception):
+            self._connection.close()
 
     # -- errors ---------------------------------------------------------------------------------------------------
 
@@ -234,8 +238,12 @@ def connect(url: DatabaseUrl, name: str, lock_timeout_s: float = 30.0) -> Sessio
     return MySqlSession(url, name, lock_timeout_s)
 
 
-def missing_driver(module: str, extra: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"The connector of this database needs {module}, which is not installed here (driver and executors need it): "
-        f"pip install 'tidegate[{extra}]'."
-    )
+def import_driver(module: str, package: str, extra: str) -> Any:
+    """:raises ConfigurationError: naming the extra to install."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise ConfigurationError(
+            f"The connector of this database needs {package}, which is not installed here (driver and executors need it): "
+            f"pip install 'tidegate[{extra}]'."
+        ) from None

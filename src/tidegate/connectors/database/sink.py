@@ -37,7 +37,8 @@ from tidegate.connectors.database.names import SessionName, TransactionName, new
 from tidegate.connectors.database.rows import check_columns, newest_of_each_key, plain_columns, rows_of
 from tidegate.connectors.database.session import Session, Settled, connect
 from tidegate.connectors.database.urls import DatabaseUrl, parse_url
-from tidegate.errors import ConfigurationError, ConnectorError
+from tidegate.connectors.epoch_room import EPOCH_BYTES, EpochRoom, checked_epoch_bytes
+from tidegate.errors import ConfigurationError
 from tidegate.ids import AttemptId, CheckpointId
 
 ROWS_A_STATEMENT = 1000  #: records wait for each other up to here, or until the barrier
@@ -71,7 +72,7 @@ class DatabaseSink(Sink):
         key: str | Sequence[str] = (),
         commit: str = "auto",
         password_env: str | None = None,
-        max_epoch_bytes: int = 64 << 20,
+        max_epoch_bytes: int = EPOCH_BYTES,
         lock_timeout_s: float = 30.0,
         ledger_days: int = 30,
     ) -> None:
@@ -86,7 +87,7 @@ class DatabaseSink(Sink):
                 "commit='ledger' (or 'auto')."
             )
         self.commit = "ledger" if self.key else commit
-        self.max_epoch_bytes = max_epoch_bytes
+        self.max_epoch_bytes = checked_epoch_bytes(max_epoch_bytes)
         self.lock_timeout_s = lock_timeout_s
         self.ledger_days = ledger_days
 
@@ -265,25 +266,21 @@ class _KeepingWriter(SinkWriter):
         self._nonce = new_nonce()
         self._sequence = 0
         self._kept: list[pa.RecordBatch] = []
-        self._bytes = 0
+        what = f"{sink.url}: the sink to table {sink.table!r}"
+        self._room = EpochRoom(what, context.subtask, sink.max_epoch_bytes, "use commit='two-phase', ")
 
     def write(self, batch: Batch) -> None:
         if len(batch) == 0:
             return
         self._kept.append(plain_columns(batch))
-        self._bytes += self._kept[-1].nbytes
-        if self._bytes > self._sink.max_epoch_bytes:
-            raise ConnectorError(
-                f"{self._sink.url}: the records of one checkpoint for table {self._sink.table!r} have come to "
-                f"{self._bytes} bytes in subtask {self._subtask}; max_epoch_bytes is {self._sink.max_epoch_bytes}. "
-                "Checkpoint more often, raise it, or use commit='two-phase'."
-            )
+        self._room.take(self._kept[-1].nbytes)
 
     def prepare(self, checkpoint: CheckpointId) -> list[bytes]:
         if not self._kept:
             return []
         name = TransactionName(self._id, self._attempt, self._subtask, self._sequence, self._nonce)
-        batches, self._kept, self._bytes = self._kept, [], 0
+        batches, self._kept = self._kept, []
+        self._room.clear()
         self._sequence += 1
         epoch = committables.KeptEpoch(
             str(name), sum(map(len, batches)), self._sink.table, self._columns, self._sink.key, int(checkpoint)

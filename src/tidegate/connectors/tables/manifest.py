@@ -16,7 +16,7 @@ import pyarrow as pa
 import xxhash
 
 from tidegate.connectors.tables.sink import TableFile, TableLog, TableSink, attempt_of_file, decode_file, owner_prefix
-from tidegate.errors import ConnectorError
+from tidegate.errors import ConfigurationError, ConnectorError
 from tidegate.ids import AttemptId
 from tidegate.storage.store import ObjectStore, open_store
 
@@ -41,6 +41,15 @@ class ParquetTableSink(TableSink):
 
     def log(self) -> TableLog:
         return ManifestLog(self.store)
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        there = table_schema(self.location)
+        if there is not None and there != schema:
+            raise ConfigurationError(
+                f"{self.store.location}: the stream does not fit the table, whose files have the columns "
+                f"{', '.join(f'{field.name} {field.type}' for field in there)}. Map the records to them, or write to another "
+                "table."
+            )
 
     def file_path(self, name: str, folder: str) -> str:
         return f"{DATA}/{super().file_path(name, folder)}"
@@ -93,9 +102,12 @@ def read_manifest(path: str) -> list[str]:
 
 
 def table_schema(path: str) -> pa.Schema | None:
-    """Of the records, with the columns of the partitions; None for an empty table."""
-    files = manifest_files(open_store(path))
-    return files[0].arrow_schema() if files else None
+    """Of the records, with the columns of the partitions; None for an empty table. The newest files tell."""
+    store = open_store(path)
+    for name in sorted(filter(_is_manifest, store.list(MANIFESTS)), key=_checkpoint_of, reverse=True):
+        if files := msgspec.json.decode(store.get(name), type=Manifest).files:
+            return files[0].arrow_schema()
+    return None
 
 
 def _folder(app: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.batch import Batch
 from tidegate.connectors.contract import Committer, Sink, SinkWriter, WriterContext
-from tidegate.errors import ConfigurationError
+from tidegate.errors import ConfigurationError, ConnectorError
 from tidegate.ids import CheckpointId
 from tidegate.storage.metadata import Committable
 from tidegate.task.operators.base import OperatorSnapshot, RunningOperator
@@ -20,6 +20,10 @@ from tidegate.task.operators.checkpointed import keeper_for
 if TYPE_CHECKING:
     from tidegate.graph.plan import PlannedOperator
     from tidegate.wire.control import SubtaskRestore
+
+
+#: What may wait for its commit in one subtask: all of it is in every acknowledgement, which has room for 256 MiB.
+MOST_UNCOMMITTED_BYTES = 192 << 20
 
 
 class SinkOperator(RunningOperator):
@@ -63,6 +67,19 @@ class SinkOperator(RunningOperator):
         if prepared and self.committer is None:
             raise TypeError(f"the writer of sink {self.uid!r} prepared data, but the sink has no committer")
         self._uncommitted += [Committable(self.uid, checkpoint, version, payload) for payload in prepared]
+        self._check_room()
+
+    def _check_room(self) -> None:
+        """The next attempt commits what the last checkpoint holds before any input flows: so it cannot become more."""
+        waiting = sum(len(committable.payload) for committable in self._uncommitted)
+        if waiting > MOST_UNCOMMITTED_BYTES:
+            epochs = len({committable.checkpoint for committable in self._uncommitted})
+            raise ConnectorError(
+                f"sink {self.uid!r}, subtask {self.subtask}, holds {waiting} bytes of {epochs} checkpoints that are not "
+                f"committed yet, and may hold {MOST_UNCOMMITTED_BYTES}: its outside does not take them, or too slowly (the log "
+                "says why). The job restarts and reads on when they are committed. If this comes again, checkpoint more often "
+                "or give the sink a higher parallelism."
+            )
 
     def snapshot_sync(self, checkpoint: CheckpointId) -> OperatorSnapshot:
         snapshot = super().snapshot_sync(checkpoint)

@@ -1,0 +1,63 @@
+"""What waits for its commit has a bound: then the job restarts, and reads nothing until it is committed."""
+
+from __future__ import annotations
+
+import pytest
+
+import tidegate as tg
+from tidegate.connectors.contract import CommitOutcome
+from tidegate.coordinator.observing import JobStatus
+from tidegate.task.operators import sink as sink_operator
+from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
+from tidegate.testing.runner import run_in_process
+from tidegate.testing.scripted_source import Checkpoint, ScriptedSource
+
+EPOCHS = 40
+LIMIT_BYTES = 400  #: a committable of the ledger has about 40
+
+
+class AwayAtFirst(LedgerSink):
+    """Its outside takes nothing until a second attempt has asked a few times."""
+
+    asked: list[int] = []
+
+    def committer(self, context: tg.WriterContext) -> tg.Committer:
+        inner = super().committer(context)
+        answer = inner.commit
+
+        def commit(committables: list[bytes]) -> list[CommitOutcome]:
+            self.asked.append(sum(map(len, committables)))
+            is_back = context.attempt != "g1-a1" and len(self.asked) - self.asked_before() > 3
+            return answer(committables) if is_back else [CommitOutcome.RETRY] * len(committables)
+
+        inner.commit = commit  # type: ignore[method-assign]
+        if context.attempt != "g1-a1" and not self.before_second:
+            self.before_second.append(len(self.asked))
+        return inner
+
+    before_second: list[int] = []
+
+    def asked_before(self) -> int:
+        return self.before_second[0]
+
+
+def test_an_outside_that_stays_away_stops_the_job_from_reading_on_at_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_ledgers()
+    AwayAtFirst.asked.clear()
+    AwayAtFirst.before_second.clear()
+    monkeypatch.setattr(sink_operator, "MOST_UNCOMMITTED_BYTES", LIMIT_BYTES)
+    script = [line for number in range(EPOCHS) for line in (number, Checkpoint())]
+    env = tg.StreamEnvironment("away")
+    env.checkpointing(every="20ms", storage="memory://uncommitted-bound")
+    env.restart_strategy("fixed-delay", attempts=1, delay="0s")
+    env.from_source(ScriptedSource(script[:-1], int), uid="in").sink_to(AwayAtFirst("away"), uid="out")
+
+    result = run_in_process(env, seed=5)
+
+    assert result.status is JobStatus.FINISHED
+    assert result.attempts == 2
+    (failure,) = result.view.failures
+    assert "sink 'out', subtask 0, holds" in failure.error
+    assert "checkpoints that are not committed yet" in failure.error
+    assert 0 < max(AwayAtFirst.asked) <= LIMIT_BYTES
+    assert ledger("away").rows() == list(range(EPOCHS))
