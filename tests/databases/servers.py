@@ -244,11 +244,11 @@ class MariaDb(DatabaseServer):
               "--auth-root-authentication-method=normal", "--skip-name-resolve"], as_user=True)  # fmt: skip
 
     def _command(self) -> list[str]:
-        flush = 1 if self.durable else 2
+        unsynced = [] if self.durable else ["--innodb-flush-log-at-trx-commit=2", "--innodb-flush-method=nosync"]
         return [_found("mariadbd"), "--no-defaults", f"--datadir={self.data}", f"--port={self.port}",
                 "--bind-address=127.0.0.1", f"--socket={self.folder}/socket", "--skip-name-resolve", "--skip-log-bin",
-                f"--pid-file={self.folder}/pid", "--innodb-buffer-pool-size=64M", f"--innodb-flush-log-at-trx-commit={flush}",
-                f"--idle-transaction-timeout={self._idle_s}", "--max-connections=200"]  # fmt: skip
+                f"--pid-file={self.folder}/pid", "--innodb-buffer-pool-size=64M",
+                f"--idle-transaction-timeout={self._idle_s}", "--max-connections=200", *unsynced]  # fmt: skip
 
     def _first_statements(self) -> list[str]:
         password = PASSWORD.replace("'", "''")

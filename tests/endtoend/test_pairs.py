@@ -153,3 +153,9 @@ def test_drivers_are_killed_when_the_checkpoint_counts_and_nothing_is_committed_
             assert running.await_end() == "FINISHED"
 
     assert_as_it_should_be(pair, settings, sightings)
+
+
+def test_the_table_of_the_docs_has_a_column_for_each_pair() -> None:
+    page = Path(__file__).parents[2] / "docs" / "failure-scenarios.md"
+
+    assert f"| | {' | '.join(PAIRS)} |\n" in page.read_text()

@@ -42,10 +42,8 @@ def batch(*rows: Any, type: Any = int) -> Batch:
 
 # -- the matrix -------------------------------------------------------------------------------------------------------
 
-AROUND_THE_OUTSIDE = {
-    False: {"after commit", "within commit", "after writer"},
-    True: {"after prepare", "before commit", "after commit", "driver.after-log"},
-}
+#: The slow test goes through all cases; the end-to-end tests kill workers and drivers around the commit under Spark.
+AROUND_THE_OUTSIDE = {False: {"within commit", "after writer"}, True: {"after prepare", "after commit"}}
 
 
 @pytest.mark.parametrize("kill", [False, True])
@@ -71,7 +69,7 @@ def check_matrix(servers: str, kill: bool, seed: int, only: Callable[[CrashCase]
 
     print(report)
     report.check()
-    assert len(report.results) > 3
+    assert len(report.results) >= 3
     delete_topics(servers, [name for name in topics_at(servers) if name.startswith(prefix)])
 
 

@@ -20,6 +20,7 @@ that is gone, born anew or older than `after` says that the evidence was lost: t
 from __future__ import annotations
 
 import secrets
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -102,6 +103,7 @@ class FencedProducer:
             trouble,
             transactional_id=f"tidegate/{key}",
             transaction_timeout_ms=timeout_ms,
+            delivery_report_only_error=True,  # the commit tells of the others
             partitioner=connection.option("partitioner", "murmur2_random"),  # as Java's clients
         )
         self.producer.init_transactions(wait_s)  # 1
@@ -112,9 +114,15 @@ class FencedProducer:
         producer = self.producer
         self._failures.clear()
         producer.begin_transaction()
-        for record in records:
-            self._produce(*record)
-        self._produce(self._topic, -1, self.key.encode(), msgspec.json.encode(marker), 0, [])
+        produce, delivered = producer.produce, self._delivered
+        last = (self._topic, -1, self.key.encode(), msgspec.json.encode(marker), 0, None)
+        for topic, partition, key, value, timestamp, headers in chain(records, [last]):
+            while True:
+                try:
+                    produce(topic, value, key, partition, delivered, timestamp=timestamp, headers=headers or None)
+                    break
+                except BufferError:  # the client's queue is full: let it send
+                    producer.poll(0.1)
         try:
             producer.commit_transaction(self._wait_s)
         except kafka().KafkaException:
@@ -122,18 +130,6 @@ class FencedProducer:
                 raise kafka().KafkaException(self._failures[0]) from None
             raise
         self.marker = marker
-
-    def _produce(
-        self, topic: str, partition: int, key: bytes | None, value: bytes | None, timestamp: int, headers: Any
-    ) -> None:
-        while True:
-            try:
-                self.producer.produce(
-                    topic, value, key, partition, self._delivered, timestamp=timestamp, headers=headers or None
-                )
-                return
-            except BufferError:  # the client's queue is full: let it send
-                self.producer.poll(0.1)
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is not None:

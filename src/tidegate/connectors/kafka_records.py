@@ -117,13 +117,13 @@ def encoder(encode: Encode) -> Callable[[Any], bytes]:
 
 def _text(record: Any) -> bytes:
     if not isinstance(record, str):
-        raise TypeError("it is no str.")
+        raise TypeError(f"{type(record).__qualname__} is no str.")
     return record.encode()
 
 
 def _bytes(record: Any) -> bytes:
     if not isinstance(record, bytes):
-        raise TypeError("it is no bytes.")
+        raise TypeError(f"{type(record).__qualname__} is no bytes.")
     return record
 
 

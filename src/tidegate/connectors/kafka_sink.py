@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any, Union
 
 import msgspec
@@ -23,7 +24,6 @@ from tidegate.connectors.kafka_client import METADATA_S, KafkaConnection, Option
 from tidegate.connectors.kafka_epochs import (
     FORMAT_VERSION,
     Epoch,
-    EpochRecord,
     FencedProducer,
     Marker,
     MarkerBlocked,
@@ -126,35 +126,48 @@ class _Encoding:
         if isinstance(sink.topic, str):
             self._limit = min(self._limit, _topic_limit(sink.connection, sink.topic, trouble))
 
-    def messages(self, batch: Batch) -> list[tuple[str, int, bytes | None, bytes, int, list[tuple[str, bytes]]]]:
-        sink, value_of, key_of = self._sink, self._value, self._key
-        stamps = [0] * len(batch) if batch.timestamps is None else [max(0, int(stamp)) for stamp in batch.timestamps]
-        made = []
-        for record, stamp in zip(batch.rows(), stamps, strict=True):
-            topic = sink.topic(record) if callable(sink.topic) else sink.topic
-            partition = -1 if sink.partition is None else sink.partition(record)
-            try:
-                value, key = value_of(record), key_of(record)
-            except (TypeError, ValueError, TypeDeclarationError) as error:
-                if callable(sink.value) or callable(sink.key):
-                    raise
-                raise TypeDeclarationError(
-                    f"{sink.what}: a record, {type(record).__qualname__}, cannot be written as {sink.value!r}: {error} Map it "
-                    "before the sink, or give value= a function."
-                ) from None
-            if not isinstance(value, bytes):
-                raise TypeDeclarationError(
-                    f"{sink.what}: the function of value= must give bytes; it has given {type(value).__qualname__}."
-                )
-            headers = [] if sink.headers is None else sink.headers(record)
-            if len(value) + len(key or b"") + _OVERHEAD_BYTES > self._limit:
-                raise ConfigurationError(
-                    f"{sink.what}: a record is {len(value)} bytes long as a message, and {topic!r} takes messages of at most "
-                    f"{self._limit} bytes. Make records smaller, or raise max.message.bytes of the topic and message.max.bytes "
-                    "in options."
-                )
-            made.append((topic, partition, key, value, stamp, headers))
-        return made
+    def messages(self, batch: Batch, name: Callable[[str], Any] = str) -> list[tuple[Any, ...]]:
+        """(name of the topic, partition or -1, key, value, timestamp or 0, headers) of each record; column by column, because
+        that is quicker."""
+        sink, rows = self._sink, batch.rows()
+        fixed = sink.topic if isinstance(sink.topic, str) else None
+        topics = repeat(name(fixed)) if fixed is not None else [name(sink.topic(row)) for row in rows]  # type: ignore[operator]
+        partitions = repeat(-1) if sink.partition is None else map(sink.partition, rows)
+        headers = repeat([]) if sink.headers is None else map(sink.headers, rows)
+        stamps = repeat(0) if batch.timestamps is None else [max(0, int(stamp)) for stamp in batch.timestamps]
+        values, keys = self._values(rows), None if sink.key is None else list(map(self._key, rows))
+        self._check_sizes(values, keys)
+        return list(zip(topics, partitions, keys or repeat(None), values, stamps, headers))
+
+    def _values(self, rows: list[Any]) -> list[bytes]:
+        sink, value_of = self._sink, self._value
+        try:
+            values = [value_of(row) for row in rows]
+        except (TypeError, ValueError, TypeDeclarationError) as error:
+            if callable(sink.value):
+                raise
+            raise TypeDeclarationError(
+                f"{sink.what}: a record cannot be written as {sink.value!r}: {error} Map it before the sink, or give value= a "
+                "function."
+            ) from None
+        wrong = (
+            next((value for value in values if not isinstance(value, bytes)), None) if callable(sink.value) else None
+        )
+        if wrong is not None:
+            raise TypeDeclarationError(
+                f"{sink.what}: the function of value= must give bytes; it has given {type(wrong).__qualname__}."
+            )
+        return values
+
+    def _check_sizes(self, values: list[bytes], keys: list[bytes | None] | None) -> None:
+        sizes = list(map(len, values)) if keys is None else [len(v) + len(k or b"") for v, k in zip(values, keys)]
+        largest = max(sizes, default=0)
+        if largest + _OVERHEAD_BYTES > self._limit:
+            raise ConfigurationError(
+                f"{self._sink.what}: a record is {largest} bytes long as a message, and the topic takes messages of at most "
+                f"{self._limit} bytes. Make records smaller, or raise max.message.bytes of the topic and message.max.bytes in "
+                "options."
+            )
 
 
 def _topic_limit(connection: KafkaConnection, topic: str, trouble: Trouble) -> int:
@@ -195,16 +208,16 @@ class _EpochWriter(SinkWriter):
             raise trouble.in_words("begin", error) from None
         self._after = self._marker.checkpoint
         self._topics: dict[str, int] = {}
-        self._records: list[EpochRecord] = []
+        self._records: list[Any] = []  #: each an EpochRecord
         self._room = EpochRoom(sink.what, context.subtask, sink.max_epoch_bytes)
 
     def write(self, batch: Batch) -> None:
-        topics, records, size = self._topics, self._records, 0
-        for topic, *rest in self._encoding.messages(batch):
-            place = topics.setdefault(topic, len(topics))
-            records.append((place, *rest))  # type: ignore[arg-type]
-            size += len(rest[2]) + len(rest[1] or b"") + 32  # type: ignore[arg-type]
-        self._room.take(size)
+        records = self._encoding.messages(batch, self._place)
+        self._records += records
+        self._room.take(sum(len(value) + len(key or b"") for _, _, key, value, _, _ in records) + 32 * len(records))
+
+    def _place(self, topic: str) -> int:
+        return self._topics.setdefault(topic, len(self._topics))
 
     def prepare(self, checkpoint: CheckpointId) -> list[bytes]:
         if not self._records:
@@ -326,6 +339,7 @@ class _SendingWriter(SinkWriter):
         self._producer = sink.connection.producer(
             self._trouble,
             enable_idempotence=True,
+            delivery_report_only_error=True,  # nobody waits for the others
             linger_ms=sink.connection.option("linger.ms", 5),
             partitioner=sink.connection.option("partitioner", "murmur2_random"),
         )

@@ -206,15 +206,20 @@ class _KafkaReader(SourceReader):
         return self._taken([first, *self._consumer.consume(min(_ROWS_PER_POLL, self._wanted()) - 1, 0.0)])
 
     def _taken(self, messages: list[Any]) -> list[Any] | Polled:
-        wanted = [message for message in messages if self._is_record(message)]
+        decode, bounded = self._decode, self._source.bounded
+        wanted = messages
+        if bounded or any(message.error() is not None for message in messages):
+            wanted = [message for message in messages if self._is_record(message)]
         try:
-            records = [self._decode(message) for message in wanted]
+            records = [decode(message) for message in wanted]
             bad: list[BadRecord] = []
         except Exception:
             records, bad = self._one_by_one(wanted)
-        for message in wanted:
-            self._progress[message.topic(), message.partition()].offset = message.offset() + 1
-        if self._source.bounded:
+        # The last one of each partition stands.
+        read = {(message.topic(), message.partition()): message.offset() for message in wanted}
+        for place, offset in read.items():
+            self._progress[place].offset = offset + 1
+        if bounded:
             for progress in self._progress.values():
                 if progress.end is not None and progress.offset >= progress.end:
                     self._finish(progress)

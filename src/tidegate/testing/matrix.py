@@ -45,6 +45,7 @@ ReadBack = Callable[[str], Iterable[Any]]
 KILL_POINTS = ("slot.after-ack", "driver.before-log", "driver.after-log", "driver.notified", "driver.before-finished")
 _SHOWN = 5
 _MOST_LIVES = 12
+_ROOM_BYTES = 256 << 20
 _PREFIX = "tidegate-matrix-"  #: of a folder, before the process id of its owner
 
 
@@ -150,8 +151,9 @@ def crash_matrix(
     job = MatrixJob(make_sink, read_back, list(records), type, parallelism, epochs)
     wanted = Counter(_key(row) for row in (job.records if expected is None else expected))
     exact = make_sink(f"{place}-0").guarantee == "exactly-once" or expected is not None
-    _sweep()
-    folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
+    root = _root()
+    _sweep(root)
+    folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=root)
     results: list[CaseResult] = []
     try:
         with Nursery(folder) if kill else contextlib.nullcontext() as nursery:
@@ -165,9 +167,15 @@ def crash_matrix(
     return CrashReport(exact, results)
 
 
-def _sweep() -> None:
+def _root() -> str:
+    """Where checkpoints of the matrix go. Processes die here, machines do not: in memory a sync costs nothing."""
+    memory = "/dev/shm"
+    has_room = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > _ROOM_BYTES
+    return memory if has_room else tempfile.gettempdir()
+
+
+def _sweep(root: str) -> None:
     """What a matrix that was itself killed has left."""
-    root = tempfile.gettempdir()
     for name in os.listdir(root):
         owner = name.removeprefix(_PREFIX).partition("-")[0]
         if name.startswith(_PREFIX) and not (owner.isdigit() and os.path.exists(f"/proc/{owner}")):
