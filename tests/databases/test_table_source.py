@@ -120,11 +120,14 @@ def test_a_table_without_a_usable_key_or_with_other_columns_is_refused(server: D
         (lambda: DatabaseTable(server.url, pair), "no unique index on one column"),
         (lambda: DatabaseTable(server.url, dated), "along an integer or a text"),
         (lambda: DatabaseTable(server.url, table, key="customer"), "no unique index on one column 'customer'"),
-        (lambda: DatabaseTable(server.url, "nothing"), "no table 'nothing'"),
+        (lambda: DatabaseTable(server.url, "nothing"), "no table 'nothing'. Create it, or correct its name"),
+        (lambda: DatabaseTable(server.url_of(password="wrong secret"), table), "user and password of the URL"),
         (lambda: DatabaseTable(server.url, table, type=tuple[int, str]), "no column f0, f1"),
     ]:
-        with pytest.raises(ConfigurationError, match=expected):
+        with pytest.raises(ConfigurationError, match=expected) as raised:
             mistake()
+        assert f"{server.kind}://" in str(raised.value) or "table" in str(raised.value)
+        assert not [secret for secret in (server.password, "wrong secret") if secret in str(raised.value)]
 
 
 def test_a_column_of_another_type_than_declared_is_named(server: DatabaseServer) -> None:

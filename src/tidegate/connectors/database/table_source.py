@@ -66,7 +66,7 @@ class DatabaseTable(Source):
         finally:
             session.close()
         if not columns:
-            raise ConfigurationError(f"{self.url}: there is no table {table!r}.")
+            raise ConfigurationError(f"{self.url}: there is no table {table!r}. Create it, or correct its name.")
         self.key = _key_of(keys, key, table)
         self._key_is_integer = _arrow_type(columns[self.key]) == pa.int64()
         if not self._key_is_integer and _arrow_type(columns[self.key]) != pa.string():
