@@ -64,8 +64,11 @@ class CountWindows(tg.KeyedProcessFunction):
         del self.counts[timestamp]
 
 
-def windows(storage: str, parallelism: int, unaligned: bool = False, resume: str | None = None) -> tg.StreamEnvironment:
+def windows(
+    storage: str, parallelism: int, unaligned: bool = False, resume: str | None = None, backend: str = "hashmap"
+) -> tg.StreamEnvironment:
     env = tg.StreamEnvironment("windows", parallelism=parallelism)
+    env.state_backend(backend, memory="4mb")
     env.checkpointing(every="10ms", storage=storage, unaligned=unaligned, resume=resume)
     env.restart_strategy("fixed-delay", attempts=20, delay="0s")
     strategy = tg.WatermarkStrategy.bounded_out_of_orderness(f"{BOUND_MS}ms", timestamp=lambda event: event[1])
@@ -97,15 +100,15 @@ def test_timers_follow_their_keys_and_the_watermark_is_restored(before: int, aft
     resumed = 0
     for seed in range(4):
         forget_ledgers()
-        storage = fresh_storage()
+        storage, backend = fresh_storage(), ("hashmap", "rocksdb")[seed % 2]
         try:
             crash = [Crash("driver.notified", nth=1 + seed)]
-            InProcessRun(windows(storage, before, unaligned), seed, crash, max_drivers=1).run()
+            InProcessRun(windows(storage, before, unaligned, backend=backend), seed, crash, max_drivers=1).run()
         except AllDriversDied:
             resumed += 1
-            run_in_process(windows(storage, after, unaligned, resume="latest"), seed)
+            run_in_process(windows(storage, after, unaligned, resume="latest", backend=backend), seed)
         check_windows()
-    assert resumed
+    assert resumed >= 2
 
 
 class Odd(tg.ProcessFunction):
@@ -181,10 +184,11 @@ class QuietReader(tg.SourceReader):
         return [tg.Split(split.id, self.at, finished) for split in self.mine]
 
 
-def quiet_job() -> tg.StreamEnvironment:
+def quiet_job(backend: str = "hashmap") -> tg.StreamEnvironment:
     Signals.fired = []
     forget_ledgers()
     env = tg.StreamEnvironment("quiet", parallelism=1)
+    env.state_backend(backend, memory="4mb")
     env.checkpointing(every="10ms", storage=fresh_storage())
     env.restart_strategy("fixed-delay", attempts=5, delay="0s")
     return env
@@ -207,8 +211,9 @@ class Alarm(tg.KeyedProcessFunction):
         yield (ctx.key, len(Signals.fired))
 
 
-def test_processing_time_timers_fire_in_order_on_a_stream_that_has_fallen_silent() -> None:
-    env = quiet_job()
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_processing_time_timers_fire_in_order_on_a_stream_that_has_fallen_silent(backend: str) -> None:
+    env = quiet_job(backend)
     stream = env.from_source(Quiet([("ann", 1)], EVENT, wanted=2), uid="quiet").key_by(0)
     stream.process(Alarm(), uid="alarm", returns=EVENT).sink_to(LedgerSink("out"), uid="out")
     run_in_process(env, 1)
@@ -218,8 +223,9 @@ def test_processing_time_timers_fire_in_order_on_a_stream_that_has_fallen_silent
     assert sorted(ledger("out").rows()) == [("ann", 1), ("ann", 2)]
 
 
-def test_a_processing_time_timer_that_was_due_while_the_job_was_down_fires_after_the_restart() -> None:
-    env = quiet_job()
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_a_processing_time_timer_that_was_due_while_the_job_was_down_fires_after_the_restart(backend: str) -> None:
+    env = quiet_job(backend)
     stream = env.from_source(Quiet([("ann", 1)], EVENT, wanted=2), uid="quiet").key_by(0)
     stream.process(Alarm(), uid="alarm", returns=EVENT).sink_to(LedgerSink("out"), uid="out")
     run_in_process(env, 2, [Crash("driver.notified", nth=2, times=1)])
