@@ -514,3 +514,12 @@ def test_the_default_max_parallelism_is_flinks(parallelism, expected):
 def test_parallelism_out_of_range_is_refused(ask):
     with pytest.raises(ConfigurationError):
         ask()
+
+
+@given(st.lists(ints))
+def test_a_column_of_ints_is_encoded_as_each_of_them(keys: list[int]) -> None:
+    edges = [0, 1, -1, 255, 256, -255, -256, -257, 2**63 - 1, -(2**63), 2**56 - 1, -(2**56)]
+    for many in (keys, [key for key in keys if -(2**63) <= key < 2**63] + edges, []):
+        column = key_type(int).encode_column(many)
+        assert column.type == pa.binary()
+        assert column.to_pylist() == [key_type(int).encode(key) for key in many]

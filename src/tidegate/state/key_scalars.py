@@ -20,6 +20,7 @@ from tidegate.state.key_codec import (
     Kind,
     canonical_decimal,
     decode_key,
+    encode_int64s,
     encode_key,
     is_naive,
     plain,
@@ -74,6 +75,10 @@ class KeyType(ABC):
     def encode_many(self, keys: list[Any]) -> list[bytes]:
         """Of normalised keys."""
         return [encode_key(self.denormalise(key)) for key in keys]
+
+    def encode_column(self, keys: list[Any]) -> pa.Array:
+        """The same, as a column."""
+        return pa.array(self.encode_many(keys), pa.binary())
 
     def decode_many(self, array: pa.Array | pa.ChunkedArray) -> list[Any]:
         """To normalised keys."""
@@ -186,6 +191,12 @@ class IntKey(ScalarKey):
             return hash_int64s(np.array(keys, np.int64))
         except OverflowError:
             return hash_each(keys, HASHERS[int], len(keys))
+
+    def encode_column(self, keys: list[Any]) -> pa.Array:
+        try:
+            return encode_int64s(np.array(keys, np.int64))
+        except OverflowError:
+            return super().encode_column(keys)
 
 
 class StrKey(ScalarKey):

@@ -155,7 +155,7 @@ class SectionWriter:
             namespace = pa.repeat(pa.scalar(b"", pa.binary()), len(keys))
         else:
             namespace = pa.array(namespaces, pa.binary())
-        return _Filed(keys, groups, pa.array(self._key_type.encode_many(keys), pa.binary()), namespace)
+        return _Filed(keys, groups, self._key_type.encode_column(keys), namespace)
 
     def _column(self, data_type: DataType, values: list[Any], owners: Sequence[Any]) -> pa.Array:
         if len(values) <= PIECE_ROWS:
