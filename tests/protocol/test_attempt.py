@@ -381,6 +381,20 @@ def stored_file(driver: Driver, name: str, checkpoint: int) -> StoredFile:
     return StoredFile(name, path, 4, "", checkpoint)
 
 
+def test_whoever_looks_is_told_when_the_files_of_a_checkpoint_are_gone() -> None:
+    driver = Driver().start()
+    for checkpoint in (1, 2):
+        driver.after(1)
+        driver.acknowledge(checkpoint)
+        driver.run_background()
+        driver.all_say(Committed(checkpoint))
+
+    assert {c.checkpoint: c.discarded for c in driver.view.checkpoints.values()} == {1: True, 2: False}
+    assert driver.attempt.recorder.cancel(keep=True) == ()
+    assert driver.attempt.recorder.cancel(keep=False) == (2,), "a canceled job that keeps nothing"
+    assert driver.view.completed == 2
+
+
 def test_a_file_goes_when_no_retained_checkpoint_refers_to_it_while_the_job_runs() -> None:
     driver = Driver().start()
     store = open_store(driver.storage)
