@@ -14,10 +14,10 @@ So each object of a large state is looked at once or twice, some thousand at a t
 be looked at often, is. Nothing is switched off: garbage is collected, and Python's own collections come as they did. One of
 those that is long, because a single record makes very much, is followed by a freeze too.
 
-The price, measured on a state of objects that are replaced record by record, which is the worst case: a tenth of the task's time.
-And a cycle of objects that was alive when it was frozen and dies later is not freed before the attempt ends. State is never such
-a cycle. What lives for one record is dead between two slices. A cache of cyclic objects in a user's function
-would have to hold thousands, and be dropped again and again, to matter.
+The price: where each record replaces objects in a large state, which is the worst case, a tenth of the task's time. And a
+cycle of objects that was alive when it was frozen and dies later is not freed before the attempt ends. State is never such a
+cycle. What lives for one record is dead between two slices. A cache of cyclic objects in a user's function would have to hold
+thousands, and be dropped again and again, to matter.
 """
 
 from __future__ import annotations
