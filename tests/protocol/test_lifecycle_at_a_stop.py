@@ -205,6 +205,15 @@ class Story:
 
 @functools.cache
 def stopped(mode: StopMode, seed: int) -> Story:
+    """In some orders of events the input ends before the stop: those are passed over."""
+    for again in range(20):
+        story = run_and_stop(mode, seed + 100 * again)
+        if len(story.places("left", "record")) + len(story.places("right", "record")) < 2 * SPLITS * PER_SPLIT:
+            return story
+    raise AssertionError("its input always ended before it was stopped")
+
+
+def run_and_stop(mode: StopMode, seed: int) -> Story:
     calls.clear()
     env = environment(parallelism=PARALLELISM, every="10ms")
     left = env.from_source(NotedSource("left", 1), uid="left", returns=Row)
@@ -216,14 +225,14 @@ def stopped(mode: StopMode, seed: int) -> Story:
     one = left.key_by(key, key_type=int).process(NotedProcess(), uid="one", returns=Row)
     pair = one.key_by(key, key_type=int).connect(right.key_by(key, key_type=int))
     pair.process(NotedPair(), uid="two", returns=Row).sink_to(NotedSink(), uid="out")  # the two are one chain
-    ask = Ask(request(mode), after_checkpoints=2)
+    ask = Ask(request(mode), after_checkpoints=1)
     result = InProcessRun(env, seed, asks=[ask]).run()
     assert result.status is JobStatus.FINISHED, result.error
     assert result.attempts == 1
     return Story(list(calls), ask.outcome.checkpoint)
 
 
-SEEDS = [0, 2, 3]
+SEEDS = range(3)
 
 
 @pytest.mark.parametrize("mode", [StopMode.SUSPEND, StopMode.DRAIN])
@@ -303,4 +312,3 @@ def test_each_operator_ends_after_all_before_it_and_everything_read_has_come_out
     left, right = len(story.places("left", "record")), len(story.places("right", "record"))
     assert len(story.places("one", "record")) == left
     assert len(story.places("two", "record")) == len(story.places("out", "record")) == left + right
-    assert left + right < 2 * SPLITS * PER_SPLIT, "it was stopped before its input had ended"

@@ -184,26 +184,34 @@ BACKENDS = {
 }
 
 
-def snapshot_of(kind: str, storage: str, settings: dict[str, Any]) -> tg.Savepoint:
-    """By a stop, or by a driver that dies behind a checkpoint. Of an unaligned checkpoint: with records in flight."""
-    if kind in ("canonical", "native"):
-        ask = Ask(request(StopMode.SUSPEND, kind), after_checkpoints=1)
-        run(job(storage, **settings), ask)
-        return tg.Savepoint.load(ask.outcome.path)
-    limits = {**settings.pop("limits"), "incremental": kind == "incremental"}
-    for seed in range(20):
+def snapshot_of(kind: str, settings: dict[str, Any]) -> tg.Savepoint:
+    """Of a job on its way; of an unaligned checkpoint, with records in flight. Not every order of events gives one."""
+    for seed in range(30):
         forget_ledgers()
-        place = f"{storage}-{seed}"
-        with pytest.raises(AllDriversDied):
-            InProcessRun(
-                job(place, limits=limits, **settings), seed, [Crash("driver.notified", nth=2)], max_drivers=1
-            ).run()
-        newest = log_records(place)[-1].latest
-        assert newest is not None
-        snapshot = tg.Savepoint.load(open_store(place).uri(newest.metadata_path))
-        if not settings["unaligned"] or snapshot.in_flight():
+        snapshot = stopped(kind, seed, settings) if kind in ("canonical", "native") else died(kind, seed, settings)
+        is_checkpoint = snapshot.kind == "checkpoint"
+        on_its_way = not all(snapshot.sources()["finished"].to_pylist())
+        if on_its_way and (snapshot.in_flight() or not (is_checkpoint and settings["unaligned"])):
             return snapshot
-    raise AssertionError("nothing was ever in flight")
+    raise AssertionError("its input always ended first, or nothing was ever in flight")
+
+
+def stopped(kind: str, seed: int, settings: dict[str, Any]) -> tg.Savepoint:
+    ask = Ask(request(StopMode.SUSPEND, kind), after_checkpoints=1)
+    run(job(fresh_storage(), **settings), ask, seed=seed)
+    return tg.Savepoint.load(ask.outcome.path)
+
+
+def died(kind: str, seed: int, settings: dict[str, Any]) -> tg.Savepoint:
+    """The driver, behind a checkpoint."""
+    storage = fresh_storage()
+    limits = {**settings["limits"], "incremental": kind == "incremental"}
+    env = job(storage, **{**settings, "limits": limits})
+    with pytest.raises(AllDriversDied):
+        InProcessRun(env, seed, [Crash("driver.notified", nth=2)], max_drivers=1).run()
+    newest = log_records(storage)[-1].latest
+    assert newest is not None
+    return tg.Savepoint.load(open_store(storage).uri(newest.metadata_path))
 
 
 def the_table(kinds: list[str]) -> list[Any]:
@@ -224,8 +232,7 @@ def the_table(kinds: list[str]) -> list[Any]:
 def test_all_state_at_another_parallelism(backend: str, kind: str, unaligned: bool, old: int, new: int) -> None:
     """Savepoints are restored on the other backend as well, where their format allows it: every second pair."""
     settings: dict[str, Any] = {"parallelism": old, "unaligned": unaligned, "limits": BACKENDS[backend]}
-    snapshot = snapshot_of(kind, fresh_storage(), settings)
-    assert not all(snapshot.sources()["finished"].to_pylist()), "it was to be stopped on its way"
+    snapshot = snapshot_of(kind, settings)
     then = backend if old < new else {"heap": "rocksdb", "rocksdb": "heap"}[backend]
     limits = {**BACKENDS[then], "incremental": kind == "incremental"}
 
@@ -235,7 +242,7 @@ def test_all_state_at_another_parallelism(backend: str, kind: str, unaligned: bo
     assert_all_came_out(new)
 
 
-@pytest.mark.parametrize(("backend", "kind", "unaligned", "old", "new"), the_table(["full", "incremental"]))
+@pytest.mark.parametrize(("backend", "kind", "unaligned", "old", "new"), the_table(["incremental"]))
 def test_a_running_job_is_rescaled(backend: str, kind: str, unaligned: bool, old: int, new: int) -> None:
     limits = {**BACKENDS[backend], "incremental": kind == "incremental"}
     ask = Ask(SavepointRequest(None, stop=StopMode.RESCALE, parallelism=new), after_checkpoints=1)
@@ -249,7 +256,7 @@ def test_a_running_job_is_rescaled(backend: str, kind: str, unaligned: bool, old
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_an_unaligned_checkpoint_becomes_a_savepoint_with_its_records_in_flight(backend: str) -> None:
     settings: dict[str, Any] = {"parallelism": 2, "unaligned": True, "limits": BACKENDS[backend]}
-    snapshot = snapshot_of("full", fresh_storage(), settings)
+    snapshot = snapshot_of("full", settings)
 
     written = snapshot.edit().write(fresh_storage() + "/converted")
     assert [each.to_arrow().num_rows for each in written.in_flight()] == [

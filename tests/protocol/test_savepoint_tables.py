@@ -86,6 +86,7 @@ BACKENDS = [
     pytest.param({"state_backend": "hashmap"}, id="heap"),
     pytest.param({"state_backend": "hashmap", "incremental": True}, id="heap-incremental"),
     pytest.param({"state_backend": "rocksdb"}, id="rocksdb"),
+    pytest.param({"state_backend": "rocksdb", "incremental": True}, id="rocksdb-incremental"),
 ]
 
 
