@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -15,7 +16,8 @@ from tidegate.storage.anywhere import reaching_anywhere
 from tidegate.storage.memory_store import UnreachableStore
 from tidegate.storage.snapshot_file import SnapshotFileWriter, carry_snapshot, read_sections
 from tidegate.storage.store import open_store
-from tidegate.testing.runner import run_in_process
+from tidegate.testing.crash_points import Crash
+from tidegate.testing.runner import AllDriversDied, InProcessRun, run_in_process
 
 
 def snapshot(rows: int) -> tuple[pa.Buffer, list]:
@@ -80,3 +82,36 @@ def test_a_job_in_one_process_leaves_its_checkpoint_in_memory_and_no_files(async
     files = open_store("memory").list(name)
     assert any(path.endswith("_metadata.json") for path in files)
     assert not any(path.endswith(".snapshot") for path in files)
+
+
+@pytest.mark.parametrize("storage", ["memory", "a folder"])
+def test_a_driver_that_finds_nothing_in_its_memory_says_that_all_comes_again(
+    storage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = tg.StreamEnvironment(f"job-{secrets.token_hex(4)}", parallelism=1)
+    env.checkpointing(every="20ms", storage="memory" if storage == "memory" else f"file://{tmp_path}", resume="latest")
+    env.from_collection([1, 2, 3], uid="numbers", type=int).collect(uid="rows")
+
+    assert run_in_process(env, seed=1).status is tg.JobStatus.FINISHED
+    said = "there is nothing to resume: the checkpoints of" in caplog.text
+    assert said == (storage == "memory"), "in a folder there is nothing that could have been lost"
+
+
+def test_a_second_run_in_the_same_process_goes_on_from_memory(caplog: pytest.LogCaptureFixture) -> None:
+    name = f"job-{secrets.token_hex(4)}"
+
+    def job(resume: str | None) -> tg.StreamEnvironment:
+        env = tg.StreamEnvironment(name, parallelism=1)
+        env.checkpointing(every="10ms", storage="memory", resume=resume)
+        env.restart_strategy("none")
+        numbers = env.from_collection(list(range(200)), uid="numbers", type=int)
+        numbers.key_by(lambda n: n % 3, key_type=int).count(uid="count").collect(uid="counts")
+        return env
+
+    with pytest.raises(AllDriversDied):
+        InProcessRun(job(None), 1, [Crash("driver.after-log", nth=2)], max_drivers=1).run()
+    result = run_in_process(job("latest"), seed=1)
+
+    assert result.status is tg.JobStatus.FINISHED
+    assert result.view.restored_from is not None
+    assert "nothing to resume" not in caplog.text
