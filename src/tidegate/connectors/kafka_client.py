@@ -35,7 +35,10 @@ RESERVED = frozenset(
         "isolation.level",
     }
 )
-_QUIET = {"log_level": 0}
+_QUIET = {
+    "log_level": 0,
+    "logger": log,
+}  #: else the client writes to stderr when it is fenced, which is what we want of it
 
 
 def kafka() -> Any:

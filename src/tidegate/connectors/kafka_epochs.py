@@ -20,6 +20,7 @@ that is gone, born anew or older than `after` says that the evidence was lost: t
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -109,17 +110,23 @@ class FencedProducer:
         self.producer.init_transactions(wait_s)  # 1
         self.marker = read_marker(connection, topic, key, trouble)  # 2
 
-    def commit(self, records: Any, marker: Marker) -> None:
+    def commit(self, topics: Sequence[str], records: Iterable[EpochRecord], marker: Marker) -> None:
         """One transaction; step 3. :raises KafkaException: when it failed, or nobody knows. Then this object is of no use."""
         producer = self.producer
         self._failures.clear()
         producer.begin_transaction()
         produce, delivered = producer.produce, self._delivered
-        last = (self._topic, -1, self.key.encode(), msgspec.json.encode(marker), 0, None)
-        for topic, partition, key, value, timestamp, headers in chain(records, [last]):
+        names = [*topics, self._topic]
+        last: EpochRecord = (-1, -1, self.key.encode(), msgspec.json.encode(marker), 0, [])
+        for place, partition, key, value, timestamp, headers in chain(records, [last]):
             while True:
                 try:
-                    produce(topic, value, key, partition, delivered, timestamp=timestamp, headers=headers or None)
+                    if timestamp or headers:
+                        produce(
+                            names[place], value, key, partition, delivered, timestamp=timestamp, headers=headers or None
+                        )
+                    else:
+                        produce(names[place], value, key, partition, delivered)
                     break
                 except BufferError:  # the client's queue is full: let it send
                     producer.poll(0.1)
@@ -156,7 +163,7 @@ def first_marker(
     fenced = FencedProducer(connection, topic, key, timeout_ms, trouble, wait_s)
     try:
         if fenced.marker is None:
-            fenced.commit([], Marker(secrets.token_hex(8), 0, job, attempt))
+            fenced.commit([], [], Marker(secrets.token_hex(8), 0, job, attempt))
         assert fenced.marker is not None
         return fenced.marker
     finally:

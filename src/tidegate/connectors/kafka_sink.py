@@ -126,9 +126,9 @@ class _Encoding:
         if isinstance(sink.topic, str):
             self._limit = min(self._limit, _topic_limit(sink.connection, sink.topic, trouble))
 
-    def messages(self, batch: Batch, name: Callable[[str], Any] = str) -> list[tuple[Any, ...]]:
-        """(name of the topic, partition or -1, key, value, timestamp or 0, headers) of each record; column by column, because
-        that is quicker."""
+    def messages(self, batch: Batch, name: Callable[[str], Any] = str) -> tuple[list[tuple[Any, ...]], int]:
+        """(name of the topic, partition or -1, key, value, timestamp or 0, headers) of each record, and the bytes of all keys
+        and values. Column by column, because that is quicker."""
         sink, rows = self._sink, batch.rows()
         fixed = sink.topic if isinstance(sink.topic, str) else None
         topics = repeat(name(fixed)) if fixed is not None else [name(sink.topic(row)) for row in rows]  # type: ignore[operator]
@@ -136,8 +136,8 @@ class _Encoding:
         headers = repeat([]) if sink.headers is None else map(sink.headers, rows)
         stamps = repeat(0) if batch.timestamps is None else [max(0, int(stamp)) for stamp in batch.timestamps]
         values, keys = self._values(rows), None if sink.key is None else list(map(self._key, rows))
-        self._check_sizes(values, keys)
-        return list(zip(topics, partitions, keys or repeat(None), values, stamps, headers))
+        size = self._checked_size(values, keys)
+        return list(zip(topics, partitions, keys or repeat(None), values, stamps, headers)), size
 
     def _values(self, rows: list[Any]) -> list[bytes]:
         sink, value_of = self._sink, self._value
@@ -159,7 +159,7 @@ class _Encoding:
             )
         return values
 
-    def _check_sizes(self, values: list[bytes], keys: list[bytes | None] | None) -> None:
+    def _checked_size(self, values: list[bytes], keys: list[bytes | None] | None) -> int:
         sizes = list(map(len, values)) if keys is None else [len(v) + len(k or b"") for v, k in zip(values, keys)]
         largest = max(sizes, default=0)
         if largest + _OVERHEAD_BYTES > self._limit:
@@ -168,6 +168,7 @@ class _Encoding:
                 f"{self._limit} bytes. Make records smaller, or raise max.message.bytes of the topic and message.max.bytes in "
                 "options."
             )
+        return sum(sizes)
 
 
 def _topic_limit(connection: KafkaConnection, topic: str, trouble: Trouble) -> int:
@@ -212,9 +213,9 @@ class _EpochWriter(SinkWriter):
         self._room = EpochRoom(sink.what, context.subtask, sink.max_epoch_bytes)
 
     def write(self, batch: Batch) -> None:
-        records = self._encoding.messages(batch, self._place)
+        records, size = self._encoding.messages(batch, self._place)
         self._records += records
-        self._room.take(sum(len(value) + len(key or b"") for _, _, key, value, _, _ in records) + 32 * len(records))
+        self._room.take(size + 32 * len(records))
 
     def _place(self, topic: str) -> int:
         return self._topics.setdefault(topic, len(self._topics))
@@ -282,8 +283,8 @@ class KafkaCommitter(Committer):
                 return self._lost(_no_evidence(sink, epoch, marker))
             if marker.checkpoint >= epoch.checkpoint:
                 return CommitOutcome.ALREADY_DONE
-            messages = ((epoch.topics[place], *rest) for place, *rest in epoch.records)
-            fenced.commit(messages, Marker(epoch.born, epoch.checkpoint, epoch.job, epoch.attempt))
+            done = Marker(epoch.born, epoch.checkpoint, epoch.job, epoch.attempt)
+            fenced.commit(epoch.topics, epoch.records, done)
             return CommitOutcome.DONE
         except (kafka().KafkaException, MarkerBlocked) as error:
             # Nobody knows what became of it. The next try fences this producer, and then the marker tells.
@@ -346,7 +347,7 @@ class _SendingWriter(SinkWriter):
 
     def write(self, batch: Batch) -> None:
         produce = self._producer.produce
-        for topic, partition, key, value, stamp, headers in self._encoding.messages(batch):
+        for topic, partition, key, value, stamp, headers in self._encoding.messages(batch)[0]:
             while True:
                 try:
                     produce(topic, value, key, partition, self._delivered, timestamp=stamp, headers=headers or None)
