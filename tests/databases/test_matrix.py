@@ -24,7 +24,7 @@ class Tables:
         self.prefix = prefix
 
     def name(self, place: str) -> str:
-        return f"{self.prefix}_{place}".replace("-", "_").replace(".", "_").replace(" ", "_")
+        return f"{self.prefix}_{place}".replace("-", "_").replace(".", "_").replace(" ", "_").lower()
 
     def make(self, place: str) -> str:
         name = self.name(place)

@@ -463,6 +463,11 @@ def test_a_record_that_is_refused_at_the_commit_stops_the_job_with_the_reason(ri
     assert rig.ids() == []
 
 
+def test_a_name_that_postgresql_has_folded_is_guessed(postgres: DatabaseServer) -> None:
+    with pytest.raises(ConfigurationError, match=r"no table 'Orders'.*in lower case: 'orders'\?"):
+        DatabaseSink(postgres.url, "Orders").writer(context())
+
+
 def test_an_unreachable_server_is_named(rig: Rig) -> None:
     sink = DatabaseSink("postgresql://u:topsecret@127.0.0.1:1/d", "t")
 

@@ -36,7 +36,7 @@ from tidegate.connectors.database.committer import DatabaseCommitter
 from tidegate.connectors.database.names import SessionName, TransactionName, new_nonce, parse_attempt, sink_id
 from tidegate.connectors.database.rows import check_columns, newest_of_each_key, plain_columns, rows_of
 from tidegate.connectors.database.session import Session, Settled, connect
-from tidegate.connectors.database.urls import DatabaseUrl, parse_url
+from tidegate.connectors.database.urls import POSTGRES, DatabaseUrl, parse_url
 from tidegate.connectors.epoch_room import EPOCH_BYTES, EpochRoom, checked_epoch_bytes
 from tidegate.errors import ConfigurationError
 from tidegate.ids import AttemptId, CheckpointId
@@ -184,7 +184,9 @@ def check_target(session: Session, table: str, key: Sequence[str], context: Writ
         columns = session.columns_of(table)
         keys = session.unique_keys(table) if key else []
     if not columns:
-        raise ConfigurationError(f"{session.url}: there is no table {table!r}. Create it; Tidegate does not.")
+        folded = table != table.lower() and session.url.kind == POSTGRES
+        hint = f" PostgreSQL keeps names that were not quoted in lower case: {table.lower()!r}?" if folded else ""
+        raise ConfigurationError(f"{session.url}: there is no table {table!r}. Create it; Tidegate does not.{hint}")
     if key and sorted(key) not in [sorted(there) for there in keys]:
         raise ConfigurationError(
             f"{session.url}: the table {table!r} has no unique index on exactly ({', '.join(key)}), all NOT NULL, so "
