@@ -220,7 +220,7 @@ class Postgres(DatabaseServer):
         return [f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'", f"CREATE DATABASE {DATABASE} OWNER {USER}"]
 
     def settle(self, name: str, commit: bool) -> None:
-        self.ask(f"{'COMMIT' if commit else 'ROLLBACK'} PREPARED '{name}'", as_admin=True, database=DATABASE)
+        self.ask(f"{'COMMIT' if commit else 'ROLLBACK'} PREPARED '{name}'")
 
     def prepare_foreign(self, table: str) -> str:
         self.ask(f"BEGIN; INSERT INTO {table} (id) VALUES (99); PREPARE TRANSACTION 'somebody:{table}'")

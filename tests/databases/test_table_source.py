@@ -232,6 +232,7 @@ def test_what_is_in_doubt_is_listed_and_settled_by_hand(
     shown = capsys.readouterr().out
     assert first in shown
     assert f"job two, sink out, table {table}, subtask 0" in shown
+    assert "With --job NAME --storage URI" in shown
     assert main(["sinks", "in-doubt", url, "--job", "one", "--json"]) == 1
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["id"] == first

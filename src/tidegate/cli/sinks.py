@@ -138,6 +138,8 @@ def _say_settled(id: str, committed: bool, as_json: bool) -> None:
 
 
 def _show(found: list[InDoubt], as_json: bool) -> int:
+    from tidegate.connectors.database.in_doubt import Advice
+
     if as_json:
         for entry in found:
             print(json.dumps({**asdict(entry), "advice": entry.advice.value}))
@@ -151,5 +153,7 @@ def _show(found: list[InDoubt], as_json: bool) -> int:
         where = f"job {entry.job}, sink {entry.uid}, table {entry.table}, subtask {entry.subtask}"
         print(f"{entry.id}\n    {where}{checkpoint}{since}")
         print(f"    advice: {entry.advice.value}")
+    if any(entry.advice is Advice.UNKNOWN for entry in found):
+        print("\nWith --job NAME --storage URI the job's newest checkpoint tells which of its own to commit.")
     sys.stdout.flush()
     return 1
