@@ -9,8 +9,9 @@
 | the service killed between prepare and commit, twice in a row | W, D | W, D | W, D | | | |
 | an outage longer than the service's transaction timeout | W, D | W, D | W, D | | | |
 
-W and D are the two tests of this module. A folder has no service that could be killed. What came out is read by a
-read-committed consumer, the servers' own command-line clients, and pyarrow; the answer is computed from the settings.
+W and D are the two tests of this module; W with tables is slow. A folder has no service that could be killed. What came out
+is read by a read-committed consumer, the servers' own command-line clients, and pyarrow; the answer is computed from the
+settings.
 """
 
 from __future__ import annotations
@@ -81,7 +82,12 @@ PAIRS: dict[str, Callable[[Fixtures, Path, str], Pair]] = {
 }
 
 
-@pytest.fixture(params=PAIRS)
+ALL = list(PAIRS)
+#: Tables are committed by the driver, so workers that die are the lesser question for them.
+MOST = [pytest.param(name, marks=pytest.mark.slow) if "table" in name or "Delta" in name else name for name in PAIRS]
+
+
+@pytest.fixture
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Pair:
     return PAIRS[request.param](request.getfixturevalue, tmp_path, f"{tmp_path.name}-{os.getpid()}")
 
@@ -96,6 +102,7 @@ def assert_as_it_should_be(pair: Pair, settings: Settings, sightings: FirstSight
         assert not [file for file in stored if pair.outlet.secret.encode() in file.read_bytes()]
 
 
+@pytest.mark.parametrize("pair", MOST, indirect=True)
 def test_workers_are_stopped_and_killed_around_the_commit_and_the_service_is_away(
     pair: Pair, tmp_path: Path, spark_session: SparkSession
 ) -> None:
@@ -129,6 +136,7 @@ def test_workers_are_stopped_and_killed_around_the_commit_and_the_service_is_awa
     assert_as_it_should_be(pair, settings, sightings)
 
 
+@pytest.mark.parametrize("pair", ALL, indirect=True)
 def test_drivers_are_killed_when_the_checkpoint_counts_and_nothing_is_committed_and_the_service_is_away(
     pair: Pair, tmp_path: Path, spark_session: SparkSession
 ) -> None:
