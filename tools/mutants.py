@@ -130,9 +130,11 @@ MUTANTS = (
         (
             Change(
                 "task/snapshots.py",
-                "                file = store_snapshot(storage, path, data, index, self.inline_limit_bytes)\n",
-                "                LATE.append(lambda: store_snapshot(storage, path, data, index, 0))\n"
-                "                file = FileRef(size=memoryview(data).nbytes, path=path, sections=list(index))\n",
+                "            file = store_snapshot(storage, self.path_of(checkpoint), *_written(writer, state), "
+                "self.inline_limit_bytes)\n",
+                "            path, (data, index) = self.path_of(checkpoint), _written(writer, state)\n"
+                "            LATE.append(lambda: store_snapshot(storage, path, data, index, 0))\n"
+                "            file = FileRef(size=memoryview(data).nbytes, path=path, sections=list(index))\n",
             ),
             Change(
                 "task/snapshots.py",
@@ -142,8 +144,8 @@ MUTANTS = (
             ),
             Change(
                 "task/snapshots.py",
-                "from tidegate.storage.metadata import FileRef, SlotSnapshot",
-                "LATE = []\nfrom tidegate.storage.metadata import FileRef, SlotSnapshot",
+                "from tidegate.storage.metadata import FileRef, SectionRef, SlotSnapshot",
+                "LATE = []\nfrom tidegate.storage.metadata import FileRef, SectionRef, SlotSnapshot",
             ),
         ),
     ),
@@ -287,9 +289,9 @@ MUTANTS = (
         (
             Change(
                 "task/snapshots.py",
-                "        sections = _sections(operators, self.plan, in_flight, {state.uid for state in states})\n",
+                "        under_way = in_flight_sections(self.plan, in_flight)\n",
                 "        own = (each for each in in_flight if self.plan.edges[each.edge].to_layer == self.slot.layer)\n"
-                "        sections = _sections(operators, self.plan, own, {state.uid for state in states})\n",
+                "        under_way = in_flight_sections(self.plan, own)\n",
             ),
         ),
     ),
