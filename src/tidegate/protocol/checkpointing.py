@@ -9,6 +9,8 @@ job's. The savepoint of a stop is the last checkpoint of the job: what it stands
 
     suspend   no other checkpoint under way -> the savepoint -> committed everywhere -> FinishJob
     drain     DrainSources -> every slot has ended -> the savepoint -> committed everywhere -> FinishJob
+              no other checkpoint is triggered behind DrainSources: if the savepoint fails, or a slot dies, the job goes on
+              from one in which nothing has ended
 
 Invariant 1. Ids only grow, and none is given out twice in one generation.
 Invariant 2. StoreCheckpoint is returned once for an id, after every slot of this attempt acked it.
@@ -356,7 +358,7 @@ class CheckpointScheduler:
         times = [p.deadline for p in self.pending.values() if not p.storing]
         # After the end of all input nothing periodic comes any more: a time in the past would keep the driver spinning.
         periodic = self.ready == self.slots and self.ended != self.slots and self.final is None and not self.finished
-        if self.stop is not None and self.stop.stop is not StopMode.DRAIN:
+        if self.stop is not None:
             periodic = False
         if periodic and self.next_periodic is not None and len(self.pending) < self.policy.max_concurrent:
             times.append(max(self.next_periodic, self.last_completion + self.policy.min_pause_s))
@@ -469,6 +471,8 @@ class CheckpointScheduler:
             return []
         elif self.savepoints:
             purpose, request = Purpose.SAVEPOINT, self.savepoints.popleft()
+        elif self.drained:
+            return []  # it would commit what the end of the stream has brought about: only the savepoint may do that
         elif self.requested:
             self.requested -= 1
             purpose = Purpose.REQUESTED
