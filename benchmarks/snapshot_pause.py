@@ -42,7 +42,7 @@ from tidegate.task.ports import NoCrashPoints, RunAtOnce
 from tidegate.task.snapshots import SnapshotUploader
 from tidegate.wire.control import SnapshotTimings
 
-SIZES = (10_000, 100_000, 1_000_000)
+KEYS_OF = {size: size for size in (10_000, 100_000, 1_000_000)}  #: by its name in the results
 GROUPS = range(128)
 BATCH = 256
 AT_LEAST_S = 0.3  #: a snapshot of a small state is repeated until it has been looked at so long
@@ -125,6 +125,7 @@ class Bench:
             plan=None,  # type: ignore[arg-type]  # only for records in flight, of which there are none
             storage=open_store(harness.fresh_folder("snapshot-pause").as_uri()),
             path_of=lambda checkpoint: f"job/chk-{checkpoint % 2}/g1-a1/slot-0-0.snapshot",
+            part_path_of=lambda checkpoint, part: f"job/chk-{checkpoint % 2}/g1-a1/slot-0-0.{part}.snapshot",
             control=self,
             crash_points=NoCrashPoints(),
             clock=time.perf_counter,
@@ -192,10 +193,17 @@ def main(rounds: int = 5) -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     collections = BoundedCollections()
     collections.start()
+    try:
+        measure(rounds, collections)
+    finally:
+        collections.stop()
+
+
+def measure(rounds: int, collections: BoundedCollections) -> None:
     pauses: dict[str, dict[str, float]] = {"asynchronous_ms": {}, "synchronous_ms": {}, "asynchronous_longest_ms": {}}
     for layout in (columns, objects):
-        for keys in SIZES:
-            bench = Bench(layout, keys, collections)
+        for keys, count in KEYS_OF.items():
+            bench = Bench(layout, count, collections)
             found: dict[str, list[float]] = {name: [] for name in pauses}
             for number in range(rounds):
                 began = time.perf_counter()
