@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -268,6 +269,8 @@ def test_an_exception_in_each_of_the_users_methods_costs_an_attempt_and_no_recor
 def test_without_restarts_the_users_exception_is_what_the_job_ends_with(method: str) -> None:
     env, _ = troubled_job(method, 1)
     env.restart_strategy("none")
+    if method == "splits":  # in a snapshot it would decline the checkpoint
+        env._config = replace(env._config, interval_s=None)
     result = run_in_process(env)
 
     assert result.status is JobStatus.FAILED
