@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 import random
+from typing import Any
 
 import pytest
 import test_exactly_once_property as aligned
 from random_graphs import differences
+
+from tidegate.task.in_flight import store_parts
 
 BATCHES = 8
 RUNS_IN_A_BATCH = 15
@@ -71,6 +74,25 @@ def test_each_record_is_applied_once(batch: int) -> None:
 def test_each_record_is_applied_once_at_another_parallelism(batch: int) -> None:
     for seed in seeds(batch, RUNS_IN_A_BATCH):
         run_and_check(seed, rescale=True)
+
+
+@pytest.mark.parametrize("rescale", [False, True])
+def test_each_record_is_applied_once_where_much_is_in_flight_and_stored_in_parts(
+    rescale: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[int] = []
+
+    def counted(*given: Any) -> Any:
+        stored = store_parts(*given)
+        parts.append(len(stored[0]))
+        return stored
+
+    monkeypatch.setattr("tidegate.task.in_flight.SECTION_BYTES", 60)
+    monkeypatch.setattr("tidegate.task.in_flight.PART_BYTES", 400)
+    monkeypatch.setattr("tidegate.task.snapshots.store_parts", counted)
+    for seed in seeds(60, RUNS_IN_A_BATCH // 2):
+        run_and_check(seed, rescale)
+    assert max(parts) > 1
 
 
 @pytest.mark.parametrize("batch", range(3))
