@@ -270,13 +270,24 @@ def carry_out(client: JobClient, settings: Settings, what: str) -> str | None:
     written = records_written(client)
     while what != "savepoint" and records_written(client) == written:
         time.sleep(0.02)
+    before = crashes_noted(settings)
+    path = None
     with asking(settings.notes):
         try:
             if what == "savepoint":
-                return client.savepoint(settings.savepoints)
-            return client.stop(settings.savepoints, drain=what == "drain")
+                path = client.savepoint(settings.savepoints)
+            else:
+                path = client.stop(settings.savepoints, drain=what == "drain")
         except SavepointFailed:
-            return None
+            pass
+        deadline = time.monotonic() + 30.0
+        while crashes_noted(settings) == before and time.monotonic() < deadline:
+            time.sleep(0.02)  # whoever is to die may do so behind the answer
+    return path
+
+
+def crashes_noted(settings: Settings) -> int:
+    return sum(name.startswith("crash-") for name in os.listdir(settings.notes))
 
 
 def records_written(client: JobClient) -> int:
