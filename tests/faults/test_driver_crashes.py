@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,16 +82,11 @@ def test_after_a_driver_with_its_checkpoints_in_memory_the_next_says_that_all_co
         killed.send_signal(signal.SIGKILL)
         killed.await_death()
         await_that("its workers have ended", lambda: not any(map(is_running, killed.workers())))
-    before = committed_rows(settings.output)
 
-    with driver(replace(settings, resume="latest")) as following:
+    again = replace(settings, folder=str(tmp_path / "again"), resume="latest")
+    with driver(again) as following:
         assert following.await_end() == "FINISHED", following.story()
         said = "".join(following.noise)
     assert "there is nothing to resume: the checkpoints of 'forgetful' are kept in the driver's memory" in said
-    assert "what that driver's sinks have committed will be written again" in said
-
-    # Take the rows of the first run away once: those of the second are exact.
-    rows = Counter(map(tuple, committed_rows(settings.output)))
-    rows.subtract(map(tuple, before))
-    assert min(rows.values()) >= 0, "what the first run has committed is gone"
-    assert_exact(settings, [list(row) for row in rows.elements()])
+    assert "So the job begins at the beginning" in said
+    assert_exact(again)

@@ -90,7 +90,7 @@ def test_an_older_driver_that_wakes_up_at_its_commit_point_is_superseded(
     tmp_path: Path, s3: dict[str, str], spark_session: SparkSession
 ) -> None:
     crash = Crash("driver.before-log", nth=3)
-    settings = settings_on_s3("sleeper", tmp_path, s3, spark_session, crashes=[crash], signal="SIGSTOP")
+    settings = settings_on_s3("sleeper", tmp_path, s3, spark_session, crashes=[crash], stops=1)
 
     with driver(settings) as old:
         await_that("the old driver stopped", lambda: crashes_that_happened(settings))

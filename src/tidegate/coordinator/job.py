@@ -178,9 +178,9 @@ class JobRun:
         if newest is None and self._resume is Resume.LATEST and self._store.location == DRIVER_MEMORY:
             log.warning(
                 "there is nothing to resume: the checkpoints of %r are kept in the driver's memory, and ended with the driver "
-                "that ran before, if there was one. The job begins at the beginning, and what that driver's sinks have "
-                "committed will be written again. To continue after the death of a driver, keep checkpoints in a storage "
-                "(file:///..., s3://, gs://, az://, hdfs://)",
+                "that ran before, if there was one. So the job begins at the beginning: what that driver's sinks have "
+                "committed comes again, or is refused by sinks that notice, like files. To continue after the death of a "
+                "driver, keep checkpoints in a storage (file:///..., s3://, gs://, az://, hdfs://)",
                 self.plan.job,
             )
         if isinstance(self._resume, CheckpointPointer) and latest is not None and latest.id > self._resume.id:
