@@ -35,11 +35,26 @@ ROW_PARTITIONS = 2
 # -- where readings come from -----------------------------------------------------------------------------------------
 
 
-class KafkaInlet:
-    """A topic that gets readings bit by bit, as checkpoints complete: so that every epoch has some."""
+class Inlet(ABC):
+    words: tuple[str, ...]
 
-    def __init__(self, servers: str, name: str) -> None:
-        self._servers = servers
+    @abstractmethod
+    def open(self, settings: Settings) -> contextlib.AbstractContextManager[None]:
+        """Readings come."""
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """Its own service, if it has one, is killed, and started again at the end."""
+        yield
+
+
+class KafkaInlet(Inlet):
+    """A topic that gets readings bit by bit, as checkpoints complete: so that every epoch has some. `mortal`: its broker may
+    be killed here, because nobody else does."""
+
+    def __init__(self, broker: Any, name: str, mortal: bool) -> None:
+        self._broker = broker if mortal else None
+        self._servers = servers = broker.address
         self._topic = f"{name}-readings"
         self.words = ("kafka", servers, self._topic)
         make_topic(servers, self._topic, KAFKA_PARTITIONS)
@@ -54,6 +69,14 @@ class KafkaInlet:
         finally:
             ending.set()
             thread.join()
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        if self._broker is not None:
+            self._broker.kill()
+        yield
+        if self._broker is not None:
+            self._broker.start()
 
     def _feed(self, settings: Settings, ending: threading.Event) -> None:
         producer = Producer({"bootstrap.servers": self._servers, "enable.idempotence": True})
@@ -75,7 +98,7 @@ def length_of_log(settings: Settings) -> int:
     return max((int(file.stem) for file in Path(settings.log).glob("*.json")), default=-1)
 
 
-class FilesInlet:
+class FilesInlet(Inlet):
     """A file of JSON lines for each source."""
 
     def __init__(self, folder: Path) -> None:

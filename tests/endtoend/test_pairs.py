@@ -7,6 +7,7 @@
 | worker stopped before the commit; wakes up behind its successors | W | W | W | W | W | W |
 | driver killed between prepare and commit, twice in a row | D | D | D | D | D | D |
 | the service killed between prepare and commit, twice in a row | W, D | W, D | W, D | | | |
+| the broker of the source killed with it | as above | W | W | | | |
 | an outage longer than the service's transaction timeout | W, D | W, D | W, D | | | |
 
 W and D are the two tests of this module; W with tables is slow. A folder has no service that could be killed. What came out
@@ -16,6 +17,7 @@ settings.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -27,7 +29,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from endtoend.outsides import DatabaseOutlet, FilesInlet, FolderOutlet, KafkaInlet, KafkaOutlet, Outlet
+from endtoend.outsides import DatabaseOutlet, FilesInlet, FolderOutlet, Inlet, KafkaInlet, KafkaOutlet, Outlet
 from endtoend.sightings import FirstSightings
 from faults.jobs.tally import Settings
 from faults.kit import (
@@ -50,7 +52,7 @@ Fixtures = Callable[[str], Any]
 
 @dataclass(frozen=True)
 class Pair:
-    inlet: Any
+    inlet: Inlet
     outlet: Outlet
 
     def settings(self, **more: Any) -> Settings:
@@ -59,12 +61,12 @@ class Pair:
 
 def kafka_to_kafka(fixture: Fixtures, folder: Path, name: str) -> Pair:
     broker = fixture("broker")
-    return Pair(KafkaInlet(broker.address, name), KafkaOutlet(broker, name))
+    return Pair(KafkaInlet(broker, name, mortal=False), KafkaOutlet(broker, name))
 
 
 def kafka_to(database: str) -> Callable[[Fixtures, Path, str], Pair]:
     return lambda fixture, folder, name: Pair(
-        KafkaInlet(fixture("broker").address, name), DatabaseOutlet(fixture(database))
+        KafkaInlet(fixture("broker"), name, mortal=True), DatabaseOutlet(fixture(database))
     )
 
 
@@ -124,7 +126,8 @@ def test_workers_are_stopped_and_killed_around_the_commit_and_the_service_is_awa
     ):
         for number in (2, 3):  # an epoch is prepared, and whoever was to commit it is dead
             await_that(f"crash {number}", lambda number=number: len(crashes_that_happened(settings)) >= number, 120)
-            pair.outlet.outage()
+            with pair.inlet.away() if number == 3 else contextlib.nullcontext():
+                pair.outlet.outage()
         await_that("all crashes", lambda: len(crashes_that_happened(settings)) == len(crashes), 120)
         sleeper = crash_pid(settings)
         assert is_running(sleeper), "it was killed before it could wake up"

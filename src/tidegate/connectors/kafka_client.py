@@ -35,6 +35,8 @@ RESERVED = frozenset(
         "isolation.level",
     }
 )
+#: The client's own limit is 10 s: brokers that are back would be found that much later.
+_PROMPT = {"reconnect.backoff.max.ms": 1000}
 _QUIET = {
     "log_level": 0,
     "logger": log,
@@ -81,6 +83,7 @@ class KafkaConnection:
     def _settings(self, trouble: Trouble, settings: Mapping[str, Any]) -> dict[str, Any]:
         return {
             **_QUIET,
+            **_PROMPT,
             **self._given(),
             **settings,
             "bootstrap.servers": self.servers,
