@@ -24,11 +24,19 @@ pytest_plugins = ["services"]  # Kafka, PostgreSQL, MariaDB
 
 SPARK_SLOTS = 48
 SLOTS_OF_A_TEST_JOB = 20
+SHARED_SERVICES = ("databases", "kafka", "storages", "operating")
 PATIENCE_S = 10.0  #: what is on its way out may take this long; on a busy machine it does
 
 # A deadline for each example would measure the machine's load, and pytest's own timeout is there.
 settings.register_profile("tidegate", deadline=None, print_blob=True)
 settings.load_profile("tidegate")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What runs in one process when `make test` uses two: a file, or all that share a broker, a server or a browser."""
+    for item in items:
+        folder = item.path.parent.name
+        item.add_marker(pytest.mark.xdist_group(folder if folder in SHARED_SERVICES else item.path.stem))
 
 
 @pytest.fixture

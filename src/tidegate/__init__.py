@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tidegate.connectors.contract import (
         CommitOutcome,
         Committer,
+        Polled,
         ReaderContext,
         Sink,
         SinkWriter,
@@ -105,6 +106,7 @@ _HOMES = {
     "Source": "tidegate.connectors.contract",
     "SourceReader": "tidegate.connectors.contract",
     "Split": "tidegate.connectors.contract",
+    "Polled": "tidegate.connectors.contract",
     "WriterContext": "tidegate.connectors.contract",
     "DatabaseSink": "tidegate.connectors.database.sink",
     "DatabaseUpsertSink": "tidegate.connectors.database.sink",
@@ -186,6 +188,7 @@ __all__ = [
     "OutputTag",
     "ParquetTableSink",
     "Pickled",
+    "Polled",
     "PrintSink",
     "ProcessFunction",
     "ReaderContext",

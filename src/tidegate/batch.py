@@ -5,6 +5,8 @@ A batch is converted at most once in each direction, and only when an operator a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,10 +16,21 @@ if TYPE_CHECKING:
     from tidegate.types import RecordType
 
 
-class Batch:
-    """Records of one stream, in order. `timestamps` (event time, ms) is None where the stream has no event time."""
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Which splits the records of a batch are from."""
 
-    __slots__ = ("_columns", "_rows", "timestamps", "type")
+    splits: frozenset[str]  #: all that the reader has not finished, also those without a record here
+    of: Sequence[str]  #: for each record
+
+
+class Batch:
+    """Records of one stream, in order. `timestamps` (event time, ms) is None where the stream has no event time.
+
+    `origins` is there right behind a source that reads several splits side by side, and not carried on.
+    """
+
+    __slots__ = ("_columns", "_rows", "origins", "timestamps", "type")
 
     def __init__(
         self,
@@ -31,6 +44,7 @@ class Batch:
         self._rows = rows
         self._columns = columns
         self.timestamps = timestamps
+        self.origins: Origins | None = None
 
     def __len__(self) -> int:
         return len(self._rows) if self._rows is not None else self._columns.num_rows  # type: ignore[union-attr]

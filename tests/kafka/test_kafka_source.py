@@ -411,3 +411,30 @@ def test_from_topic_to_topic(servers: str, topic: TopicMaker) -> None:
     run_in_process(env, seed=3)
 
     assert sorted(read_json(servers, after)) == list(range(0, 600, 2))
+
+
+# -- event time -------------------------------------------------------------------------------------------------------
+
+
+class Late(tg.KeyedProcessFunction):
+    def process_element(self, number: int, ctx: Any) -> Any:
+        if number <= ctx.current_watermark:
+            yield number
+
+
+def test_no_record_is_late_only_because_another_partition_is_ahead(servers: str, topic: TopicMaker) -> None:
+    name = topic("in")
+    send(servers, name, [number + (10_000_000 if number % 2 else 0) for number in range(20_000)])
+    env = tg.StreamEnvironment("partitions", parallelism=1)
+    env.checkpointing(every="1s", storage="memory://partitions")
+    strategy = tg.WatermarkStrategy.monotonous(timestamp=lambda number: number)
+    numbers = env.from_source(tg.KafkaSource(servers, name, type=int, end="latest"), uid="in")
+    timed = numbers.assign_timestamps_and_watermarks(strategy)
+    timed.key_by(lambda number: number % 3).process(Late(), uid="late", returns=int).sink_to(
+        LedgerSink("late"), uid="out"
+    )
+    timed.sink_to(LedgerSink("all"), uid="all")
+    run_in_process(env, 1)
+
+    assert len(ledger("all").rows()) == 20_000
+    assert ledger("late").rows() == []

@@ -11,8 +11,8 @@ import pytest
 from protocol_kit import fresh_storage
 
 import tidegate as tg
-from tidegate.batch import Batch
-from tidegate.connectors.contract import ReaderContext
+from tidegate.batch import Batch, Origins
+from tidegate.connectors.contract import Polled, ReaderContext
 from tidegate.graph.plan import plan_job
 from tidegate.protocol.watermarks import IDLE
 from tidegate.task.edges import EdgeWriter
@@ -301,6 +301,13 @@ class Stamped:
         self.operator.process(Batch(record_type(EVENT), [("ann", time)]), 0)
         return self.news()
 
+    def of(self, splits: set[str], **times: int) -> list[int]:
+        """A batch with a record of each of these splits, by a reader that has not finished `splits`."""
+        batch = Batch(record_type(EVENT), list(times.items()))
+        batch.origins = Origins(frozenset(splits), list(times))
+        self.operator.process(batch, 0)
+        return self.news()
+
     def after(self, seconds: float) -> list[int]:
         self.clock.advance(seconds)
         self.operator.on_time()
@@ -353,3 +360,85 @@ def test_a_watermark_that_waits_for_the_next_flush_is_not_lost_when_the_channel_
     writer.flush()
 
     assert sent == [10, IDLE, 11]
+
+
+def test_each_split_of_a_source_has_a_watermark_and_the_lowest_counts() -> None:
+    stamped = Stamped()
+    stamped.operator.open(None)
+
+    assert stamped.of({"a", "b"}, a=900) == [], "b has said nothing yet"
+    assert stamped.of({"a", "b"}, b=100) == [99]
+    assert stamped.of({"a", "b"}, a=950, b=300) == [299]
+    assert stamped.of({"a", "b", "c"}, b=400) == [], "c is new: event time waits for it, and does not go back"
+    assert stamped.of({"a", "b", "c"}, c=350) == [349]
+    assert stamped.of({"a", "c"}, b=990) == [], "b has ended with this record; c holds it back"
+    assert stamped.of({"a"}, c=360) == [359, 949], "c has ended: a is the lowest"
+
+
+def test_a_split_without_records_holds_nobody_back_when_it_may_be_idle() -> None:
+    stamped = Stamped()
+    stamped.operator.open(None)
+    assert stamped.of({"a", "b"}, a=900) == []
+    stamped.clock.advance(0.5)
+    assert stamped.of({"a", "b"}, a=901) == []
+
+    assert stamped.after(0.5) == [900], "b is idle"
+    assert stamped.of({"a", "b"}, b=950, a=902) == [901], "it counts again"
+    assert stamped.after(1.0) == [949, IDLE], "all are: time goes on to the highest"
+
+
+class SideBySide(tg.Source):
+    """Two splits, read in turn; the first is a million milliseconds ahead of the second."""
+
+    record_type = EVENT
+
+    def __init__(self, told_apart: bool) -> None:
+        self.told_apart = told_apart
+
+    def discover_splits(self, parallelism: int) -> list[tg.Split]:
+        return [tg.Split("ahead", 0), tg.Split("behind", 0)]
+
+    def reader(self, context: tg.ReaderContext) -> tg.SourceReader:
+        return _InTurn(self.told_apart)
+
+
+class _InTurn(tg.SourceReader):
+    def __init__(self, told_apart: bool) -> None:
+        self._told_apart = told_apart
+        self._next: dict[str, int] = {}
+
+    def add_splits(self, splits: Any) -> None:
+        self._next |= {split.id: split.position for split in splits}
+
+    def poll(self, deadline: float) -> Any:
+        going_on = {split: number for split, number in self._next.items() if number < 20}
+        if not going_on:
+            return None
+        split = min(going_on, key=lambda split: (going_on[split], split))
+        number = self._next[split]
+        self._next[split] = number + 1
+        records = [(split, number * 10 + (1_000_000 if split == "ahead" else 0))]
+        return Polled(records, origins=[split]) if self._told_apart else records
+
+    def splits(self) -> list[tg.Split]:
+        return [tg.Split(split, number, finished=number == 20) for split, number in self._next.items()]
+
+
+class Late(tg.KeyedProcessFunction):
+    def process_element(self, event: Any, ctx: Any) -> Any:
+        if ctx.timestamp <= ctx.current_watermark:
+            yield event
+
+
+@pytest.mark.parametrize("told_apart", [True, False])
+def test_no_record_is_late_only_because_another_split_is_ahead(told_apart: bool, seed: int) -> None:
+    """The second case shows that the first could fail."""
+    forget_ledgers()
+    env = tg.StreamEnvironment("side-by-side", parallelism=1)
+    env.checkpointing(every="1s", storage=fresh_storage())
+    strategy = tg.WatermarkStrategy.monotonous(timestamp=lambda event: event[1])
+    stream = env.from_source(SideBySide(told_apart), uid="splits").assign_timestamps_and_watermarks(strategy)
+    stream.key_by(0).process(Late(), uid="late", returns=EVENT).sink_to(LedgerSink("out"), uid="out")
+    run_in_process(env, seed)
+
+    assert bool(ledger("out").rows()) is not told_apart

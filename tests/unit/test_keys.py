@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import ConfigurationError, KeyTypeError
@@ -34,9 +34,6 @@ from tidegate.state.key_groups import (
 from tidegate.state.key_hash import mix64
 from tidegate.state.keys import hash_columns, key_type
 from tidegate.types import NaiveDatetime, data_type, field_type, record_type
-
-settings.register_profile("no deadline", deadline=None)  # the first example pays for imports
-settings.load_profile("no deadline")
 
 ANY = key_type(None)
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "keys.json").read_text())
@@ -198,7 +195,6 @@ class Colour(str, Enum):  # noqa: UP042
         *("\ud800", ("a", "\udfff"), Decimal("NaN"), Decimal("Infinity"), np.timedelta64(1, "s")),
         datetime.min.replace(tzinfo=timezone(timedelta(hours=1))),
     ],
-    ids=repr,
 )
 def test_what_has_no_canonical_form_is_refused_with_a_way_out(key):
     for ask in (ANY.encode, ANY.hash):

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import TypeDeclarationError
@@ -33,11 +33,8 @@ from tidegate.types import (
 if TYPE_CHECKING:
     from nowhere import Unknown
 
-settings.register_profile("no deadline", deadline=None)  # the first example pays for imports
-settings.load_profile("no deadline")
 
 UserId = NewType("UserId", int)
-UTC = UTC
 
 
 @dataclass
@@ -451,7 +448,6 @@ def test_immutability_goes_all_the_way_down(annotation, immutable):
         (Pickled, [{1}], lambda value: value[0].add(2)),
         (pa.list_(pa.int8()), [1], lambda value: value.append(2)),
     ],
-    ids=str,
 )
 def test_a_copy_does_not_see_later_changes(annotation, value, change):
     copy = data_type(annotation).copy(value)
@@ -590,7 +586,6 @@ class Parser:
         ),
         *((function, None) for function in (lambda line: 1, Plain, len, str.upper, None)),
     ],
-    ids=str,
 )
 def test_the_return_annotation_is_found_or_none(function, expected):
     assert return_annotation_of(function, element_of_iterable=False) == expected
@@ -602,7 +597,6 @@ def test_the_return_annotation_is_found_or_none(function, expected):
         *((to_points, Point), (to_iterable, tuple[int, str]), (to_generator, int), (to_list, str)),
         *((function, None) for function in (to_bare_list, to_point, to_unknown, lambda line: [1])),
     ],
-    ids=str,
 )
 def test_the_element_annotation_is_found_or_none(function, expected):
     assert return_annotation_of(function, element_of_iterable=True) == expected

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Union
 
 if TYPE_CHECKING:
@@ -82,10 +82,16 @@ class Source(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """Records of `poll`, and others that go to side outputs, by the name of the tag."""
+    """Records of `poll`, with what else there is to say of them.
+
+    :param side: records for side outputs, by the name of the tag.
+    :param origins: the split of each record, for a reader that reads several side by side. Event time then waits for the
+        slowest of its splits; else it follows the newest record of all.
+    """
 
     records: list[Any] | pa.RecordBatch
-    side: dict[str, list[Any]]
+    side: dict[str, list[Any]] = field(default_factory=dict)
+    origins: Sequence[str] | None = None
 
 
 class SourceReader(ABC):

@@ -1,4 +1,4 @@
-"""`from_generator`: records computed from their index, as many as wanted, as fast as wanted.
+"""`DataGenerator`: records computed from their index, as many as wanted, as fast as wanted.
 
 Where it runs: readers on the executors; nothing is asked of the driver but the split ids.
 

@@ -195,7 +195,7 @@ class _KafkaReader(SourceReader):
             [kafka().TopicPartition(p.topic, p.partition, p.offset) for p in self._progress.values() if not p.finished]
         )
 
-    def poll(self, deadline: float) -> list[Any] | Polled | None:
+    def poll(self, deadline: float) -> Polled | None:
         if self._finder.has_news and (found := self._finder.take(self._progress)):
             self.add_splits(found)
         # The first message is waited for; `consume` would wait until it had all that it was asked for.
@@ -205,7 +205,7 @@ class _KafkaReader(SourceReader):
             return None
         return self._taken([first, *self._consumer.consume(min(_ROWS_PER_POLL, self._wanted()) - 1, 0.0)])
 
-    def _taken(self, messages: list[Any]) -> list[Any] | Polled:
+    def _taken(self, messages: list[Any]) -> Polled:
         decode, bounded = self._decode, self._source.bounded
         wanted = messages
         if bounded or any(message.error() is not None for message in messages):
@@ -213,17 +213,20 @@ class _KafkaReader(SourceReader):
         try:
             records = [decode(message) for message in wanted]
             bad: list[BadRecord] = []
+            good = wanted
         except Exception:
-            records, bad = self._one_by_one(wanted)
+            records, good, bad = self._one_by_one(wanted)
         # The last one of each partition stands.
         read = {(message.topic(), message.partition()): message.offset() for message in wanted}
+        names = {(topic, partition): f"{topic}/{partition}" for topic, partition in read}
         for place, offset in read.items():
             self._progress[place].offset = offset + 1
         if bounded:
             for progress in self._progress.values():
                 if progress.end is not None and progress.offset >= progress.end:
                     self._finish(progress)
-        return Polled(records, {BAD_RECORDS.name: bad}) if bad else records
+        origins = [names[message.topic(), message.partition()] for message in good]
+        return Polled(records, {BAD_RECORDS.name: bad} if bad else {}, origins)
 
     def _is_record(self, message: Any) -> bool:
         """Else it is an event, or lies behind the end."""
@@ -262,11 +265,13 @@ class _KafkaReader(SourceReader):
             progress.offset, progress.finished = max(progress.offset, progress.end or 0), True
             self._consumer.pause([kafka().TopicPartition(progress.topic, progress.partition)])
 
-    def _one_by_one(self, messages: list[Any]) -> tuple[list[Any], list[BadRecord]]:
-        records, bad = [], []
+    def _one_by_one(self, messages: list[Any]) -> tuple[list[Any], list[Any], list[BadRecord]]:
+        """Records, the messages that they are from, and what is no record."""
+        records, good, bad = [], [], []
         for message in messages:
             try:
                 records.append(self._decode(message))
+                good.append(message)
             except Exception as error:
                 odd = bad_record(message, error)
                 if self._source.bad_records == "fail":
@@ -278,7 +283,7 @@ class _KafkaReader(SourceReader):
                         offset=odd.offset,
                     ) from error
                 bad.append(odd)
-        return records, bad
+        return records, good, bad
 
     def splits(self) -> list[Split]:
         return [Split(f"{p.topic}/{p.partition}", p.position(), p.finished) for p in self._progress.values()]

@@ -1,4 +1,5 @@
-"""The watermark of an operator: the minimum over its live logical channels. Pure; driven by task/chains.py.
+"""The watermark of an operator: the minimum over its live logical channels. Pure; driven by task/chains.py, and with the
+splits of a source for channels by task/operators/timestamps.py.
 
 A watermark t says: no record with a timestamp of t or below will come on this channel. A channel that is idle, or that has
 ended, holds nobody back. When all that have not ended are idle, time goes on to the highest of them, and the operator is
@@ -9,47 +10,50 @@ Invariant. The watermark never goes back, whatever the channels say.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 MIN_WATERMARK = -(2**63)  #: nothing is known yet
 MAX_WATERMARK = 2**63 - 1  #: nothing more will come
 IDLE = MIN_WATERMARK + 1  #: travels as a watermark's value: this channel is idle from now on
 
 Channel = tuple[int, int]  #: (edge, origin)
+C = TypeVar("C", bound=Hashable)
 
 
 @dataclass(slots=True)
-class WatermarkValve:
+class WatermarkValve(Generic[C]):
     """All channels into one operator."""
 
-    watermarks: dict[Channel, int] = field(default_factory=dict)
-    idle: set[Channel] = field(default_factory=set)
+    watermarks: dict[C, int] = field(default_factory=dict)
+    idle: set[C] = field(default_factory=set)
     current: int = MIN_WATERMARK
     all_idle: bool = False
     announced: bool = True  #: False: `current` was restored, and what was sent of it may have been lost on its way
 
     @classmethod
-    def over(cls, channels: Iterable[Channel]) -> WatermarkValve:
+    def over(cls, channels: Iterable[C]) -> WatermarkValve[C]:
         return cls(dict.fromkeys(channels, MIN_WATERMARK))
 
     def restore(self, watermark: int) -> None:
         self.current = watermark
         self.announced = False
 
-    def on_watermark(self, channel: Channel, watermark: int) -> list[int]:
+    def on_watermark(self, channel: C, watermark: int) -> list[int]:
         """What to pass on, in order: nothing, a watermark, IDLE."""
         if watermark == IDLE:
             self.idle.add(channel)
         else:
             self.idle.discard(channel)
             self.watermarks[channel] = max(self.watermarks[channel], watermark)
-        return self._news()
+        return self.news()
 
-    def on_end(self, channel: Channel) -> list[int]:
+    def on_end(self, channel: C) -> list[int]:
         return self.on_watermark(channel, MAX_WATERMARK)
 
-    def _news(self) -> list[int]:
+    def news(self) -> list[int]:
+        """What the channels say, as far as it was not told yet."""
         going_on = {channel: mark for channel, mark in self.watermarks.items() if mark != MAX_WATERMARK}
         if not going_on:
             return self._advance(MAX_WATERMARK)

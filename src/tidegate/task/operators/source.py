@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidegate.batch import Batch
+from tidegate.batch import Batch, Origins
 from tidegate.connectors.contract import Polled, ReaderContext, Source, SourceReader, Split
 from tidegate.ids import CheckpointId
 from tidegate.storage.metadata import SplitState
@@ -48,14 +48,19 @@ class SourceOperator(RunningOperator):
         reader = self._reader
         assert reader is not None
         side: dict[str, list[Any]] = {}
+        origins: Origins | None = None
         try:
             records = reader.poll(deadline)
             if records is None:
                 self.exhausted = not reader.finds_splits and all(split.finished for split in reader.splits())
                 return False
             if isinstance(records, Polled):
+                if records.origins is not None:
+                    open_splits = frozenset(split.id for split in reader.splits() if not split.finished)
+                    origins = Origins(open_splits, records.origins)
                 records, side = records.records, records.side
             batch = self._batch_of(records)
+            batch.origins = origins
         except Exception as error:
             raise OperatorFailed(self, error) from error
         if len(batch):

@@ -1,7 +1,8 @@
 """Assigns event timestamps and makes watermarks. Executor; the task's thread.
 
 The watermark after a batch is the highest timestamp so far, less the allowed lateness, less one: records of that very
-timestamp may still come.
+timestamp may still come. Where the source reads several splits side by side and says so, each has a watermark of its own,
+and the lowest counts: one partition may be hours ahead of another.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.api.watermarks import WatermarkStrategy, milliseconds
-from tidegate.batch import Batch
+from tidegate.batch import Batch, Origins
 from tidegate.graph.plan import PlannedOperator
-from tidegate.protocol.watermarks import IDLE, MAX_WATERMARK, MIN_WATERMARK
+from tidegate.protocol.watermarks import IDLE, MAX_WATERMARK, MIN_WATERMARK, WatermarkValve
 from tidegate.task.operators.base import RunningOperator
 from tidegate.task.operators.timers import Time
 from tidegate.wire.control import SubtaskRestore
+
+_WHOLE = ""  #: stands for all splits, where the source does not tell them apart
 
 
 class TimestampOperator(RunningOperator):
@@ -26,18 +29,19 @@ class TimestampOperator(RunningOperator):
         super().__init__(planned, subtask)
         self._strategy = strategy
         self._time = time
-        self._last_record = time.clock()
-        self._idle = False
-        self._unheard = False  #: our watermark stands, but those who follow may not know it, or take us for idle
+        self._valve: WatermarkValve[str] = WatermarkValve.over([_WHOLE])
+        self._last_record = {_WHOLE: time.clock()}  #: of each split that is not idle
+        self._unheard = False  #: our watermark stands, but those who follow may not know it
 
     def open(self, restore: SubtaskRestore | None) -> None:
-        self._last_record = self._time.clock()
+        self._last_record = {_WHOLE: self._time.clock()}
+        self._valve.current = self.watermark
         self._unheard = self.watermark != MIN_WATERMARK  # restored; an unaligned barrier may have overtaken it
 
     def process(self, batch: Batch, input_index: int) -> None:
         stamps = self._stamps(batch)
-        self._unheard = self._unheard or self._idle
-        self._last_record, self._idle = self._time.clock(), False
+        now = self._time.clock()
+        self._reads(frozenset([_WHOLE]) if batch.origins is None else batch.origins.splits, now)
         assert self.output_type is not None
         self.emit(
             Batch(
@@ -47,15 +51,35 @@ class TimestampOperator(RunningOperator):
                 stamps,
             )
         )
-        watermark = int(stamps.max()) - self._strategy.out_of_orderness_ms - 1
-        if watermark > self.watermark:
-            self.watermark, self._unheard = watermark, True
-        self._tell()
+        for split, highest in _highest(batch.origins, stamps).items():
+            self._last_record[split] = now
+            self._tell(self._valve.on_watermark(split, highest - self._strategy.out_of_orderness_ms - 1))
+        if batch.origins is not None:
+            for split in self._valve.watermarks.keys() - batch.origins.splits:
+                self._ended(split)
 
-    def _tell(self) -> None:
-        if self._unheard:
-            self._unheard = False
-            self.pass_watermark(self.watermark)
+    def _reads(self, splits: frozenset[str], now: float) -> None:
+        """Splits that are new hold event time back until their first record, or until they are idle."""
+        for split in splits - self._valve.watermarks.keys():
+            self._valve.watermarks[split] = MIN_WATERMARK
+            self._last_record[split] = now
+
+    def _ended(self, split: str) -> None:
+        """A split that is read no more. That nothing is left is for the source to say."""
+        del self._valve.watermarks[split]
+        self._valve.idle.discard(split)
+        self._last_record.pop(split, None)
+        if self._valve.watermarks:
+            self._tell(self._valve.news())
+
+    def _tell(self, news: list[int]) -> None:
+        if self._unheard and not news:
+            news = [self.watermark]
+        self._unheard = False
+        for watermark in news:
+            if watermark != IDLE:
+                self.watermark = watermark
+            self.pass_watermark(watermark)
 
     def run_watermark(self, watermark: int) -> None:
         """Watermarks from before are replaced by our own, but for the last one and for idleness."""
@@ -65,16 +89,18 @@ class TimestampOperator(RunningOperator):
     def next_time(self) -> float | None:
         if self._unheard:
             return self._time.clock()
-        if self._strategy.idle_after_s is None or self._idle:
+        if self._strategy.idle_after_s is None or not self._last_record:
             return None
-        return self._last_record + self._strategy.idle_after_s
+        return min(self._last_record.values()) + self._strategy.idle_after_s
 
     def on_time(self) -> None:
-        self._tell()
-        due = self.next_time()
-        if due is not None and due <= self._time.clock():
-            self._idle = True
-            self.pass_watermark(IDLE)
+        if self._unheard:
+            self._tell([])
+        if self._strategy.idle_after_s is not None:
+            since = self._time.clock() - self._strategy.idle_after_s
+            for split in [split for split, last in self._last_record.items() if last <= since]:
+                del self._last_record[split]
+                self._tell(self._valve.on_watermark(split, IDLE))
 
     def _stamps(self, batch: Batch) -> np.ndarray[Any, Any]:
         where = self._strategy.timestamp
@@ -84,6 +110,17 @@ class TimestampOperator(RunningOperator):
             return _column_milliseconds(batch.columns().column(where), where)
         values = (row[where] if isinstance(row, dict) else getattr(row, where) for row in batch.rows())
         return np.fromiter((milliseconds(value) for value in values), np.int64, len(batch))
+
+
+def _highest(origins: Origins | None, stamps: np.ndarray[Any, Any]) -> dict[str, int]:
+    """The newest timestamp of each split that has records."""
+    if origins is None:
+        return {_WHOLE: int(stamps.max())}
+    highest: dict[str, int] = {}
+    for split, stamp in zip(origins.of, stamps.tolist(), strict=True):
+        if stamp > highest.get(split, MIN_WATERMARK):
+            highest[split] = stamp
+    return highest
 
 
 def _column_milliseconds(column: pa.Array, name: str) -> np.ndarray[Any, Any]:

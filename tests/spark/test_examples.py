@@ -1,0 +1,31 @@
+"""The examples do what they say. Each runs as a user runs it, but in this process and on the tests' Spark."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+pytestmark = pytest.mark.spark
+
+
+def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    monkeypatch.setattr(sys, "argv", [name, str(folder)])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    return capsys.readouterr().out.splitlines()
+
+
+def test_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run("sessions.py", tmp_path, monkeypatch, capsys)
+
+    assert lines[-1] == "1000 visits of 100 users, 50000 clicks"
+
+
+def test_edit_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run("edit_state.py", tmp_path, monkeypatch, capsys)
+
+    assert lines[-10:] == [f"customer-{n} {1_002_000 if n == 3 else 2_000}" for n in range(10)]
