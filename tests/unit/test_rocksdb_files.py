@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from tidegate.errors import StorageError
-from tidegate.state.rocksdb_files import StateFolder, checkpoint_files, sweep
+from tidegate.state.rocksdb_files import StateFolder, checkpoint_files, default_base, sweep
 
 HOLDER = """
 import sys
@@ -110,3 +111,13 @@ def test_of_a_checkpoint_only_tables_and_what_opens_them_is_kept(tmp_path):
         ("CURRENT", 5, False),
         ("MANIFEST-000005", 5, False),
     ]
+
+
+def test_the_default_folder_is_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    StateFolder(default_base()).close()
+    assert default_base().stat().st_mode & 0o777 == 0o700
+
+    default_base().chmod(0o755)
+    with pytest.raises(StorageError, match="alone can read"):
+        StateFolder(default_base())

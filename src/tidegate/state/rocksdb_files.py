@@ -17,6 +17,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,10 +56,13 @@ class StateFolder:
     def __init__(self, base: Path, label: str = "state") -> None:
         """:raises StorageError: when the folder cannot be made."""
         try:
-            base.mkdir(parents=True, exist_ok=True)
+            if base == default_base():
+                make_private(base)
+            else:
+                base.mkdir(parents=True, exist_ok=True)
             self._lock_path, self._lock = _new_lock(base, label)
             self.path = self._lock_path.with_suffix("")
-            self.path.mkdir()
+            self.path.mkdir(mode=0o700)
         except OSError as error:
             raise StorageError(
                 f"no folder for RocksDB's files can be made in {base}: {error}. Give a folder on a local disk that the "
@@ -84,6 +88,16 @@ class StateFolder:
 def default_base() -> Path:
     """Of this user: another user's folders could be neither locked nor deleted."""
     return Path(tempfile.gettempdir()) / f"tidegate-state-{os.getuid()}"
+
+
+def make_private(base: Path) -> None:
+    """:raises OSError: when the folder cannot be made, is another user's, or is open to others."""
+    base.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        base.mkdir(mode=0o700)
+    found = base.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{base} is not a folder that this user alone can read")
 
 
 def sweep(base: Path) -> list[Path]:

@@ -21,7 +21,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -30,7 +29,7 @@ import xxhash
 
 from tidegate.ids import AttemptId, CheckpointId, SlotId
 from tidegate.protocol.local_copies import is_abandoned
-from tidegate.state.rocksdb_files import try_lock
+from tidegate.state.rocksdb_files import make_private, try_lock
 from tidegate.storage.state_files import place_file
 from tidegate.storage.store import Data
 
@@ -49,7 +48,7 @@ class CopyFolder:
 
     def __init__(self, base: Path, job: str, incarnation: str, now: float) -> None:
         """:raises OSError: when there can be no such folder, or others could look into it."""
-        _make_private(base)
+        make_private(base)
         self._base = base
         self._path = base / f"{job}-{xxhash.xxh3_64_hexdigest(incarnation.encode())}"
         self._lock_path = self._path.with_name(self._path.name + _LOCK_SUFFIX)
@@ -164,13 +163,3 @@ def checksums(file: int, parts: Iterable[tuple[int, int]]) -> Iterator[str]:
 
 def _name(path: str) -> str:
     return xxhash.xxh3_128_hexdigest(path.encode())
-
-
-def _make_private(base: Path) -> None:
-    """:raises OSError: when the folder cannot be made, is another user's, or is open to others."""
-    base.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        base.mkdir(mode=0o700)
-    found = base.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{base} is not a folder that this user alone can read")
