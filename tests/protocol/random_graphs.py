@@ -154,7 +154,7 @@ class Keyed(_Traced, tg.KeyedProcessFunction):
     def apply(self, value: Any, ctx: tg.Context, input_index: int, mark: str) -> Any:
         row = self.traced(value, ctx, input_index, mark)
         identity = f"{row[0]} {row[1]} {row[2]}"
-        if self.seen.contains(identity):
+        if again := self.seen.contains(identity):
             row = (row[0], row[1], row[2] + " AGAIN", row[3])
         elif self.ordered and row[0] >= 0:
             # Lanes that take one way at any parallelism: by split, path, and what the keys on the way are made of.
@@ -162,8 +162,9 @@ class Keyed(_Traced, tg.KeyedProcessFunction):
             if row[1] < self.last.get(lane, -1):
                 row = (row[0], row[1], row[2] + " OUT OF ORDER", row[3])
             self.last[lane] = value[1]
-        self.seen.put(identity, len(self.seen))
-        self.order.add(identity)
+        if not again:  # at-least-once may bring it twice
+            self.seen.put(identity, len(self.seen))
+            self.order.add(identity)
         assert len(self.order.get()) == len(self.seen)
         ctx.output(tg.OutputTag(COUNTS), (repr(ctx.key), len(self.seen)))
         return [row]

@@ -87,10 +87,10 @@ def test_each_record_is_applied_once_where_much_is_in_flight_and_stored_in_parts
         parts.append(len(stored[0]))
         return stored
 
-    monkeypatch.setattr("tidegate.task.in_flight.SECTION_BYTES", 60)
-    monkeypatch.setattr("tidegate.task.in_flight.PART_BYTES", 400)
+    monkeypatch.setattr("tidegate.task.in_flight.SECTION_BYTES", 20)
+    monkeypatch.setattr("tidegate.task.in_flight.PART_BYTES", 60)
     monkeypatch.setattr("tidegate.task.snapshots.store_parts", counted)
-    for seed in seeds(60, RUNS_IN_A_BATCH // 2):
+    for seed in seeds(60, RUNS_IN_A_BATCH):
         run_and_check(seed, rescale)
     assert max(parts) > 1
 
