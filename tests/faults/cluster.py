@@ -114,7 +114,7 @@ class StandaloneCluster:
         try:
             with urllib.request.urlopen(f"http://{HOST}:{self._web_port}/json/", timeout=5) as answer:
                 state = json.load(answer)
-        except OSError:
+        except (OSError, ValueError):  # its server first answers with a page: what speaks JSON is attached after that
             return None
         return {"aliveworkers": state["aliveworkers"], "activeapps": len(state["activeapps"])}
 

@@ -7,6 +7,7 @@ Whoever does not know the attempt's token (an old worker, a stranger) is refused
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import struct
@@ -40,7 +41,8 @@ class ControlServer:
         self._attempt = attempt
         self._token = token
         self._events = events
-        self._writers: dict[SlotId, asyncio.StreamWriter] = {}
+        self._open: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
+        self._writers: dict[SlotId, asyncio.StreamWriter] = {}  #: of those, the ones that proved who they are
         self._loop = asyncio.new_event_loop()
         self._listening = socket.create_server((bind, 0))
         self.port: int = self._listening.getsockname()[1]
@@ -68,17 +70,27 @@ class ControlServer:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._serve, sock=self._listening))
+        server = self._loop.run_until_complete(asyncio.start_server(self._accept, sock=self._listening))
         self._ready.set()
         self._loop.run_forever()
-        server.close()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))
-        for writer in self._writers.values():
-            writer.transport.abort()
-        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.run_until_complete(self._end_all(server))
         self._loop.close()
+
+    async def _end_all(self, server: asyncio.Server) -> None:
+        self._loop.remove_reader(self._listening)
+        await asyncio.sleep(0)  # what was accepted a moment ago becomes a connection: of a closed server it cannot
+        server.close()
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in self._open:
+            writer.transport.abort()
+        await asyncio.sleep(0)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Not a coroutine: asyncio would forget the socket of one that is canceled before its first step."""
+        self._open[writer] = self._loop.create_task(self._serve(reader, writer))
 
     def _write(self, slot: SlotId, body: bytes) -> None:
         writer = self._writers.get(slot)
@@ -99,12 +111,16 @@ class ControlServer:
         except (asyncio.IncompleteReadError, OSError):
             pass  # the usual end of a connection; `lost` says it
         except asyncio.CancelledError:
-            slot = None  # the server is closing: nobody is lost
+            slot = None  # the server is closing and ends the connection: nobody is lost
+            return
         finally:
             writer.close()
             if slot is not None:
                 self._writers.pop(slot, None)
                 self._events.lost(slot, reason)
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        del self._open[writer]
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[SlotId, Hello]:
         challenge = new_challenge()
