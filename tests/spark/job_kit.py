@@ -46,8 +46,16 @@ def add_cases(stream: tg.DataStream, cases: Iterable[Case]) -> None:
 def finish(env: tg.StreamEnvironment, **options: Any) -> tg.JobClient:
     """Run the job to its end."""
     client = env.execute_async(**options)
-    assert client.wait(PATIENCE) is tg.JobStatus.FINISHED
+    assert client.wait(PATIENCE) is tg.JobStatus.FINISHED, told_by(client)
     return client
+
+
+def told_by(client: tg.JobClient) -> str:
+    """What the job has said of itself, for a test that fails: its log, and the newest of each slot."""
+    seen = client.view.snapshot()
+    said = [f"{line.at:.2f} {line.attempt} {line.slot} {line.message}" for line in client.view.lines][-60:]
+    slots = [f"{slot}: {heartbeat}" for slot, heartbeat in sorted(seen.heartbeats.items())]
+    return "\n".join([f"{seen.status} {seen.status_detail}", *said, *slots, f"workers: {client.workers()}"])
 
 
 def newest(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
