@@ -113,6 +113,7 @@ def test_what_the_executors_python_lacks_is_said_and_ends_the_job(program: Path)
     ran = run(program, "--python", str(python), environment={"PYTHONPATH": os.pathsep.join(paths)})
 
     assert ran.returncode == 1
+    assert "RESTARTING" not in ran.stderr, ran.stderr
     assert (
         "the executors' Python has no module 'msgspec', which Tidegate needs there. Ship an environment" in ran.stderr
     )

@@ -393,6 +393,21 @@ def test_one_failed_task_ends_the_whole_group(ours: SparkSession) -> None:
     assert "just this one" in result.message or "the writer task likely failed" in result.message
 
 
+def test_a_module_that_an_executor_lacks_is_named_whichever_task_is_heard_first(ours: SparkSession) -> None:
+    def lacks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import nobody_has_this  # type: ignore[import-not-found]  # noqa: F401
+
+        yield from batches
+
+    for _ in range(5):
+        result = run_gang(ours, [3, 2], [lacks, nothing])
+        assert result.end is GangEnd.NO_PYTHON, (
+            f"what Spark says of a reader that lost its writer has changed, or its status store (spark/gang.py): "
+            f"{result.message}"
+        )
+        assert "'nobody_has_this'" in result.message
+
+
 def test_a_group_that_is_cancelled_before_it_starts_does_not_run(ours: SparkSession, notes: Notes) -> None:
     def runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         notes.write("ran", True)

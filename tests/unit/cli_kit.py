@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from tidegate.api.environment import StreamEnvironment
@@ -76,7 +77,7 @@ def checkpoint(
     }
     statistics = CheckpointStatistics(
         checkpoint=id,
-        attempt=attempt(),
+        attempt=more.pop("attempt", attempt()),
         purpose="periodic",
         status=status,
         triggered_at=more.pop("triggered_at", 100.0),
@@ -87,6 +88,7 @@ def checkpoint(
     return CheckpointChanged(statistics)
 
 
-def client_of(view: JobView, name: str = "sums") -> JobClient:
-    """A client whose job never runs: displays only look at its view."""
-    return JobClient(name, None, view, None)  # type: ignore[arg-type]
+def client_of(view: JobView, name: str = "sums", plan: JobPlan | None = None) -> JobClient:
+    """A client whose job never runs: displays only look at its view and its plan."""
+    execution = SimpleNamespace(plan=plan or planned_sums())
+    return JobClient(name, execution, view, None)  # type: ignore[arg-type]

@@ -219,6 +219,19 @@ def test_what_is_printed_stands_above_the_last_picture_of_the_job() -> None:
     assert text.index("from the program") < text.index("from a sink") < text.index("from the JVM")
 
 
+def test_a_job_that_was_rescaled_is_shown_as_it_runs_now() -> None:
+    file = io.StringIO()
+    display = LiveDisplay(Console(file=file, force_terminal=True, width=100, height=30))
+    view = JobView()
+    with display.showing():
+        display.launching(planned_sums(), CONFIG)
+        display.launched(client_of(view, plan=planned_sums(parallelism=5)), planned_sums())
+        view.publish(started(2))
+        view.publish(status(JobStatus.RUNNING))
+
+    assert "10 slots" in file.getvalue()
+
+
 def test_a_job_that_has_not_ended_leaves_its_picture_when_the_program_ends() -> None:
     file = io.StringIO()
     display = LiveDisplay(Console(file=file, force_terminal=True, width=100, height=30))

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from cli_kit import attempt, checkpoint, planned_sums, started
 from rest_kit import Rest, completed, lived, serving
 
 from tidegate.config import JobConfig
 from tidegate.coordinator.hottest import OperatorKey
-from tidegate.coordinator.observing import CheckpointsDiscarded, JobLine, JobStatus, StatusChanged
+from tidegate.coordinator.observing import CheckpointsDiscarded, CheckpointStatus, JobLine, JobStatus, StatusChanged
 from tidegate.rest.numbers import summary
 
 
@@ -141,6 +142,21 @@ def test_one_checkpoint_has_a_row_for_each_vertex_and_subtask(rest: Rest) -> Non
     assert (second["checkpoint"], second["start_delay"]) == ({"sync": 1, "async": 30}, 10)
     assert second["alignment"] == {"buffered": 300, "processed": 0, "persisted": 0, "duration": 20}
     assert of_vertex["summary"]["alignment"]["duration"]["max"] == 20
+
+
+def test_a_checkpoint_of_before_a_rescale_keeps_its_subtasks() -> None:
+    with serving() as rest:
+        lived(rest.hands.view)
+        rest.hands.plan = planned_sums(parallelism=3)
+        rest.hands.view.publish(started(3, restored_from=4))
+        rest.hands.view.publish(checkpoint(5, CheckpointStatus.IN_PROGRESS, acknowledged=1, attempt=attempt(3)))
+
+        before, after = (rest.get(f"/jobs/{{job}}/checkpoints/details/{id}") for id in (4, 5))
+        assert (before["num_subtasks"], before["tasks"][rest.vertex(1)]["num_subtasks"]) == (4, 2)
+        assert (after["num_subtasks"], after["tasks"][rest.vertex(1)]["num_subtasks"]) == (6, 3)
+        assert rest.get("/jobs/{job}/checkpoints/details/4/explain")["missing"] == []
+        of_vertex = rest.get(f"/jobs/{{job}}/checkpoints/details/4/subtasks/{rest.vertex(1)}")
+        assert [subtask["status"] for subtask in of_vertex["subtasks"]] == ["completed"] * 2
 
 
 def test_a_checkpoint_that_somebody_did_not_answer_says_who(rest: Rest) -> None:

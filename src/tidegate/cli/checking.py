@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tidegate.api.overrides import overriding, watched_by
 from tidegate.cli.failures import format_program_error
-from tidegate.cli.run import say_error
+from tidegate.cli.run import notices, say_error
 from tidegate.cli.showing import show, show_json
 from tidegate.cli.tables import table
 from tidegate.coordinator.restore_check import Finding, Verdict, check_restore
@@ -66,7 +66,7 @@ def run_check(options: argparse.Namespace) -> int:
         savepoint = load_local(options.path)
         checker = _Checker(savepoint, options.allow_dropped_state)
         aside = contextlib.redirect_stdout(sys.stderr) if options.json else contextlib.nullcontext()
-        with aside, overriding(at_parallelism), watched_by(checker):
+        with aside, notices(), overriding(at_parallelism), watched_by(checker):
             runpy.run_path(script, run_name="__main__")
     except _Checked:
         pass

@@ -30,7 +30,7 @@ from tidegate.cli.wording import counted, how_long_whole
 from tidegate.client import JobClient
 from tidegate.config import JobConfig
 from tidegate.console import printing_through
-from tidegate.coordinator.observing import JobEvent
+from tidegate.coordinator.observing import AttemptStarted, JobEvent
 from tidegate.graph.plan import JobPlan
 
 log = logging.getLogger("tidegate.cli")
@@ -101,7 +101,13 @@ class LiveDisplay:
             _, config, started_at = self._starting.pop(client.name)
             screen = JobScreen(plan, config, started_at, client.url)
             self._screens.append(screen)
-        client.view.subscribe(lambda event: self._events.put((screen, self._clock(), event)))
+
+        def note(event: JobEvent) -> None:
+            if isinstance(event, AttemptStarted):
+                screen.plan = client.plan
+            self._events.put((screen, self._clock(), event))
+
+        client.view.subscribe(note)
 
     def interrupted(self) -> None:
         """The user has pressed Ctrl-C: the jobs are being canceled."""

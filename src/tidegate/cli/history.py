@@ -16,7 +16,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tidegate.cli import tables
-from tidegate.cli.jobs import EXIT_DONE, EXIT_NOT_FOUND, EXIT_USAGE, show_on_terminal
+from tidegate.cli.jobs import EXIT_DONE, EXIT_NOT_FOUND, EXIT_USAGE
+from tidegate.cli.showing import columns, show
 from tidegate.cli.wording import counted, how_big, how_long_whole
 from tidegate.errors import ConfigurationError, StorageError
 from tidegate.storage.log import JobLog, LogKind, LogRecord
@@ -44,7 +45,7 @@ def history(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(value, ensure_ascii=False))
     else:
-        show_on_terminal(lambda width: _job_table(value) if options.job is None else _job_page(value, width))
+        show(_job_table(value) if options.job is None else _job_page(value, columns()))
     return EXIT_DONE
 
 

@@ -17,6 +17,7 @@ from rich.console import Console, RenderableType
 
 from tidegate.cli import tables
 from tidegate.cli.remote import JobNotFound, Refused, RemoteJob, find_job, running_jobs
+from tidegate.cli.showing import columns, show
 
 EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, EXIT_NOT_FOUND, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 FOLLOW_S = 0.5
@@ -58,13 +59,7 @@ def _show(options: argparse.Namespace, value: Any, shown: Callable[[int], Render
     if options.json:
         print(json.dumps(value, ensure_ascii=False))
     else:
-        show_on_terminal(shown)
-
-
-def show_on_terminal(shown: Callable[[int], RenderableType]) -> None:
-    """What is not a terminal has room for everything."""
-    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-    console.print(shown(console.width if sys.stdout.isatty() else tables.WIDE))
+        show(shown(columns()))
 
 
 @contextmanager

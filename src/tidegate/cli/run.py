@@ -62,7 +62,7 @@ def run(request: RunRequest) -> int:
     prepare_process(script, request)
     try:
         with ExitStack() as around:
-            around.enter_context(_notices(_say_as_json if request.json else _say))
+            around.enter_context(notices(as_json=request.json))
             interrupted = around.enter_context(_shown(request, jobs))
             around.enter_context(_interrupts(interrupted))
             around.enter_context(overriding(request.overrides))
@@ -185,8 +185,9 @@ def _interrupts(interrupted: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _notices(say: Callable[[str, str, str], None]) -> Iterator[None]:
+def notices(as_json: bool = False) -> Iterator[None]:
     """Warnings and our log as single lines. A program that sets up logging itself keeps what it has set up."""
+    say = _say_as_json if as_json else _say
     show, handler, logger = warnings.showwarning, _NoticeHandler(say), logging.getLogger("tidegate")
     warnings.showwarning = lambda message, *_, **__: say("warning", "bold yellow", str(message))
     logger.addHandler(handler)

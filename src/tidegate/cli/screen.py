@@ -49,7 +49,7 @@ class JobScreen:
     """The state of one job's display."""
 
     def __init__(self, plan: JobPlan, config: JobConfig, started_at: float, url: str | None = None) -> None:
-        self._plan = plan
+        self.plan = plan  #: the newest: a rescaled job has another
         self._config = config
         self._started_at = started_at
         self._url = url
@@ -98,7 +98,7 @@ class JobScreen:
         if self.interrupted and not view.status.is_terminal:
             status = "CANCELING"
         header = Text(no_wrap=True, overflow="ellipsis")
-        header.append(self._plan.job, style="bold")
+        header.append(self.plan.job, style="bold")
         header.append("  ")
         if view.status is JobStatus.RESTARTING:
             status += f" {view.status_detail.partition(':')[0]}"  # why, is shown as the latest failure
@@ -107,7 +107,7 @@ class JobScreen:
         facts = [f"{'up' if self._ended_at is None else 'after'} {how_long_whole(ended - self._started_at)}"]
         if self._url is not None and not view.status.is_terminal:
             facts.append(self._url)  # early: the end of the line is cut off where there is no room
-        facts.append(counted(len(self._plan.slots), "slot"))
+        facts.append(counted(len(self.plan.slots), "slot"))
         if view.attempt is not None:
             facts.append(f"attempt {view.attempt}")
         if view.restarts:
@@ -128,7 +128,7 @@ class JobScreen:
         for heading in ("busy", "idle", "back-pr."):
             table.add_column(heading, justify="right", no_wrap=True)
         rates = self._rates.operators()
-        rows = [row for layer in self._plan.layers for chain in layer.chains for row in in_tree(chain)]
+        rows = [row for layer in self.plan.layers for chain in layer.chains for row in in_tree(chain)]
         shown = rows if len(rows) <= lines else [*rows[: lines - 2], None, rows[-1]]
         for row in shown:
             if row is None:

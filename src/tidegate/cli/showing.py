@@ -12,11 +12,17 @@ from rich.console import Console, RenderableType
 _PIPE_COLUMNS = 1_000_000  #: nothing is wrapped or cut for whoever greps
 
 
+def columns() -> int:
+    """How wide a table may be."""
+    return Console().width if sys.stdout.isatty() else _PIPE_COLUMNS
+
+
 def show(*shown: RenderableType) -> None:
+    """A sentence is not wrapped in a terminal either: a path in it can be copied."""
     if sys.stdout.isatty():
         console = Console(highlight=False)
         for part in shown:
-            console.print(part)
+            console.print(part, soft_wrap=isinstance(part, str))
         return
     text = io.StringIO()
     console = Console(file=text, highlight=False, width=_PIPE_COLUMNS, color_system=None)

@@ -87,7 +87,6 @@ def totals_of(job: ServedJob, checkpoint: CheckpointStatistics) -> Totals:
 
 def statistics(job: ServedJob) -> dict[str, Any]:
     snapshot = job.view.snapshot()
-    vertices = job.vertices()
     newest_first = list(reversed(snapshot.checkpoints.values()))
     completed = [c for c in newest_first if c.status is CheckpointStatus.COMPLETED]
     totals = [totals_of(job, c) for c in completed]
@@ -108,12 +107,12 @@ def statistics(job: ServedJob) -> dict[str, Any]:
             "persisted_data": summary([total.persisted for total in totals]),
         },
         "latest": {
-            "completed": _latest(job, (c for c in completed if not is_savepoint(c)), vertices),
-            "savepoint": _latest(job, (c for c in completed if is_savepoint(c)), vertices),
-            "failed": _latest(job, (c for c in newest_first if c.status is CheckpointStatus.FAILED), vertices),
+            "completed": _latest(job, (c for c in completed if not is_savepoint(c))),
+            "savepoint": _latest(job, (c for c in completed if is_savepoint(c))),
+            "failed": _latest(job, (c for c in newest_first if c.status is CheckpointStatus.FAILED)),
             "restored": _restored(snapshot),
         },
-        "history": [_common(job, c, vertices) for c in newest_first[:HISTORY]],
+        "history": [_common(job, c) for c in newest_first[:HISTORY]],
     }
 
 
@@ -137,11 +136,9 @@ def _plotted(checkpoint: CheckpointStatistics, totals: Totals) -> dict[str, Any]
     }
 
 
-def _latest(
-    job: ServedJob, checkpoints: Iterable[CheckpointStatistics], vertices: list[Vertex]
-) -> dict[str, Any] | None:
+def _latest(job: ServedJob, checkpoints: Iterable[CheckpointStatistics]) -> dict[str, Any] | None:
     newest = next(iter(checkpoints), None)
-    return None if newest is None else _common(job, newest, vertices)
+    return None if newest is None else _common(job, newest)
 
 
 def _restored(snapshot: JobSnapshot) -> dict[str, Any] | None:
@@ -159,10 +156,9 @@ def _restored(snapshot: JobSnapshot) -> dict[str, Any] | None:
 
 def details(job: ServedJob, id: int) -> dict[str, Any]:
     """:raises Problem: where the checkpoint is not known, or not any more."""
-    vertices = job.vertices()
     checkpoint = _find(job, id)
-    parts = [_Part.of(vertex, checkpoint) for vertex in vertices]
-    return _common(job, checkpoint, vertices) | {
+    parts = [_Part.of(vertex, checkpoint) for vertex in job.vertices(checkpoint.attempt)]
+    return _common(job, checkpoint) | {
         "tasks": {part.vertex.id: _task(checkpoint, part) for part in parts},
         "attempt": str(checkpoint.attempt),
         "purpose": checkpoint.purpose,
@@ -172,7 +168,7 @@ def details(job: ServedJob, id: int) -> dict[str, Any]:
 def subtasks(job: ServedJob, id: int, vertex_id: str) -> dict[str, Any]:
     """:raises Problem: where the checkpoint or the vertex is not known."""
     checkpoint = _find(job, id)
-    vertex = next((vertex for vertex in job.vertices() if vertex.id == vertex_id), None)
+    vertex = next((vertex for vertex in job.vertices(checkpoint.attempt) if vertex.id == vertex_id), None)
     if vertex is None:
         raise not_found(f"job {job.id} has no vertex {vertex_id}")
     part = _Part.of(vertex, checkpoint)
@@ -256,7 +252,8 @@ def _find(job: ServedJob, id: int) -> CheckpointStatistics:
     return checkpoint
 
 
-def _common(job: ServedJob, checkpoint: CheckpointStatistics, vertices: list[Vertex]) -> dict[str, Any]:
+def _common(job: ServedJob, checkpoint: CheckpointStatistics) -> dict[str, Any]:
+    vertices = job.vertices(checkpoint.attempt)
     totals = totals_of(job, checkpoint)
     acknowledged_after = totals.longest_s
     subtasks = sum(vertex.parallelism for vertex in vertices)

@@ -19,7 +19,7 @@ def explain(job: ServedJob, id: int) -> dict[str, Any]:
     checkpoint = job.view.snapshot().checkpoints.get(id)
     if checkpoint is None:
         raise not_found(f"checkpoint {id} of job {job.id} is not known, or was forgotten")
-    vertices = job.vertices()
+    vertices = job.vertices(checkpoint.attempt)
     parts = [
         (vertex, index, checkpoint.acknowledged[slot])
         for vertex in vertices

@@ -23,10 +23,11 @@ from tidegate.coordinator.observing import (
 from tidegate.coordinator.rates import Load, OperatorRates, RateMeter, SubtaskRates
 from tidegate.graph.plan import Chain, JobPlan
 from tidegate.graph.specs import SinkSpec, SourceSpec
-from tidegate.ids import SlotId
+from tidegate.ids import AttemptId, SlotId
 from tidegate.rest.identity import vertex_id
 
 MAX_ENDED = 20  #: jobs of this process that have ended and are still shown
+MAX_PLANS = 100  #: of one job: older ones are those of checkpoints that are forgotten
 
 
 class Hands(Protocol):
@@ -56,6 +57,7 @@ class ServedJob:
     started_at: float  #: epoch seconds
     clock: Callable[[], float] = time.monotonic
     totals: dict[int, tuple[CheckpointStatistics, Any]] = field(default_factory=dict)  #: for rest/checkpoints.py
+    _plans: list[tuple[AttemptId, JobPlan]] = field(default_factory=list)  #: each with the first attempt that ran it
     _meter: RateMeter = field(default_factory=RateMeter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -67,8 +69,14 @@ class ServedJob:
         """The newest: a rescaled job has another."""
         return self.hands.plan
 
-    def vertices(self) -> list[Vertex]:
-        return [Vertex(chain, self.plan) for layer in self.plan.layers for chain in layer.chains]
+    def vertices(self, attempt: AttemptId | None = None) -> list[Vertex]:
+        """As they were in this attempt; without one, as they are now."""
+        plan = self.plan if attempt is None else self._plan_of(attempt)
+        return [Vertex(chain, plan) for layer in plan.layers for chain in layer.chains]
+
+    def _plan_of(self, attempt: AttemptId) -> JobPlan:
+        with self._lock:
+            return next((plan for first, plan in reversed(self._plans) if first <= attempt), self.plan)
 
     def operator_rates(self) -> dict[str, OperatorRates]:
         with self._lock:
@@ -90,6 +98,9 @@ class ServedJob:
         elif isinstance(event, AttemptStarted):
             with self._lock:
                 self._meter.clear()
+                if not self._plans or self._plans[-1][1] is not self.plan:
+                    self._plans.append((event.attempt, self.plan))
+                    del self._plans[:-MAX_PLANS]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidegate.coordinator.ports import GangEnd
 from tidegate.spark.executor_python import explain
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 
 _MOST_TASKS = 10_000
+_CONSEQUENCE = "the writer task likely failed"
+_CAUSE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +45,44 @@ class Gang:
         self._widths = widths
         self._layers = layers
         self._on_end = on_end
+        self._is_cancelled = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"tidegate-{group}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def cancel(self) -> None:
+        self._is_cancelled.set()
         # And future jobs: an attempt may be cancelled before its thread has handed the job to Spark.
         self._session.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
 
     def executors_left(self) -> list[str]:
         """Executors on which Spark still counts tasks of this gang as running, by id. For a gang that has ended: a task
         that does not answer keeps its slot, and the check before the next gang does not see it."""
+        return sorted({task.executorId() for task in self._tasks() if task.status() == "RUNNING"})
+
+    def _tasks(self) -> list[Any]:
+        """As Spark's status store knows them; it hears of everything a little later."""
         context = self._session.sparkContext
         tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
-        left: set[str] = set()
+        found: list[Any] = []
         for job in tracker.getJobIdsForGroup(self._group):
             info = tracker.getJobInfo(job)
             for stage in () if info is None else info.stageIds:
                 tasks = store.taskList(stage, 0, _MOST_TASKS)
-                listed = [tasks.apply(i) for i in range(tasks.size())]
-                left |= {task.executorId() for task in listed if task.status() == "RUNNING"}
-        return sorted(left)
+                found += [tasks.apply(i) for i in range(tasks.size())]
+        return found
+
+    def _cause(self) -> GangResult | None:
+        """A reader whose writer has died may be the first to be heard. Why the writer died comes soon after."""
+        deadline = time.monotonic() + _CAUSE_S
+        while not self._is_cancelled.wait(0.05) and time.monotonic() < deadline:
+            failed = [task.errorMessage() for task in self._tasks() if task.status() == "FAILED"]
+            for message in [text.get() for text in failed if text.isDefined()]:
+                in_words = explain(message)
+                if in_words is not None:
+                    return GangResult(GangEnd.NO_PYTHON, in_words)
+        return None
 
     def join(self, timeout_s: float) -> bool:
         self._thread.join(timeout_s)
@@ -77,6 +96,8 @@ class Gang:
             result = GangResult(GangEnd.COMPLETED)
         except Exception as error:
             result = _result_of(error)
+            if result.end is GangEnd.FAILED and _CONSEQUENCE in result.message:
+                result = self._cause() or result
         self._on_end(result)
 
 
