@@ -89,7 +89,9 @@ def heap_columns() -> tuple[Job, Callable[[Any, Any], None]]:
     backend = HeapStateBackend(key_type(int), GROUPS, MAX_PARALLELISM, incremental=True)
     function = Balance()
     bind_states(function, backend, columnar=True)
-    job = Job("columns", backend, lambda store, path_of: HeapFiles(backend, "balance", 0, store, path_of))
+    job = Job(
+        "columns", backend, lambda store, path_of: HeapFiles("balance", 0, GROUPS, store, path_of, backend=backend)
+    )
     return job, lambda keys, values: function.amount.update_many(pa.array(keys), pa.array(values))
 
 
@@ -97,7 +99,7 @@ def heap_objects() -> tuple[Job, Callable[[Any, Any], None]]:
     backend = HeapStateBackend(key_type(int), GROUPS, MAX_PARALLELISM, incremental=True)
     function = Owner()
     bind_states(function, backend)
-    job = Job("objects", backend, lambda store, path_of: HeapFiles(backend, "owner", 0, store, path_of))
+    job = Job("objects", backend, lambda store, path_of: HeapFiles("owner", 0, GROUPS, store, path_of, backend=backend))
 
     def change(keys: Any, values: Any) -> None:
         for key, value in zip(keys.tolist(), values.tolist(), strict=True):

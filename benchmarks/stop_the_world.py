@@ -4,16 +4,19 @@
 
 The naive way, as a mode of this benchmark only: the input pauses, everything in the job is processed to the end, every
 task stores its state, the input goes on. Here the sources take the pause (they read a shared signal), the job drains, one
-checkpoint is asked for and waited for, and the pause ends. Both ways at intervals of 5 s, 1 s and 0.2 s, interleaved with
-runs without checkpoints; each number is the median of throughput with / without, in one round (`barrier_1s`: bar 0.93).
-Last line: JSON.
+checkpoint is asked for and waited for, and the pause ends. Both ways at intervals of 5 s, 1 s and 0.2 s.
+
+One job runs all the time, so that what differs between two starts (JIT, memory, cores) does not stand in the numbers. A
+stretch with checkpoints lies between two halves of one without, and each number is the median of the ratios of their
+throughput (`barrier_1s`: bar 0.93). Last line: JSON.
 """
 
 from __future__ import annotations
 
+import math
 import sys
-import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,8 @@ from tidegate.connectors.contract import ReaderContext, Source, SourceReader, Sp
 NUMBERS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 ROWS = 65536
 INTERVALS_S = (5.0, 1.0, 0.2)
-WARM_UP_S = 2.0
+WARM_UP_S = 15.0
+QUIET_S = 0.02  #: without a record at the last operator: all have arrived
 
 
 class PausedGenerator(Source):
@@ -105,69 +109,85 @@ def say(folder: Path, word: str) -> None:
     (folder / "new").rename(folder / "word")
 
 
-def run(spark: Any, way: str, interval_s: float | None, seconds: float) -> float:
-    """Records a second at the last operator, over `seconds` after a warm-up."""
-    folder = harness.fresh_folder("stop-the-world")
+def start(spark: Any, folder: Path) -> tg.JobClient:
     say(folder, "go")
     env = tg.StreamEnvironment("stop-the-world", parallelism=bare.WIDTH, spark=spark)
-    every = f"{interval_s}s" if way == "barriers" else None
-    env.checkpointing(every=every, storage=harness.fresh_folder("stop-the-world-storage").as_uri())
+    env.checkpointing(every=None, storage=harness.fresh_folder("stop-the-world-storage").as_uri())
     numbers = env.from_source(PausedGenerator(folder), uid="source")
     numbers.key_by("k").process_batches(Total(folder), uid="total", returns=int).sink_to(tg.PrintSink(), uid="none")
     client = env.execute_async()
-    over = threading.Event()
-    stopper = threading.Thread(target=stop_and_go, args=(client, folder, interval_s, over), daemon=True)
-    try:
-        while not seen(folder):
-            client.wait(timeout="50ms")
-        time.sleep(WARM_UP_S)
-        if way == "stop":
-            stopper.start()
-        began, before = time.monotonic(), seen(folder)
-        time.sleep(seconds)
-        return (seen(folder) - before) / (time.monotonic() - began)
-    finally:
-        over.set()
-        if stopper.is_alive():
-            stopper.join()
-        client.cancel()
-        client.wait()
+    while not seen(folder):
+        client.wait(timeout="50ms")
+    return client
 
 
-def stop_and_go(client: tg.JobClient, folder: Path, interval_s: float, over: threading.Event) -> None:
-    """The naive way: pause the input, let everything drain, take a snapshot of all, go on."""
-    while not over.wait(interval_s):
-        say(folder, "pause")
-        last, quiet_since = seen(folder), time.monotonic()
-        while time.monotonic() - quiet_since < 0.02:
+class Windows:
+    """Stretches of one running job: with checkpoints of some kind, or without."""
+
+    def __init__(self, client: tg.JobClient, folder: Path) -> None:
+        self._client = client
+        self._folder = folder
+
+    def speed(self, interval_s: float | None, take: Callable[[], None], at_least_s: float) -> float:
+        """Records a second at the last operator. Whole intervals, so that each has its checkpoint."""
+        began, before = time.monotonic(), seen(self._folder)
+        if interval_s is None:
+            time.sleep(at_least_s)
+        else:
+            for nth in range(1, max(1, math.ceil(at_least_s / interval_s)) + 1):
+                due = began + (nth - 0.5) * interval_s
+                time.sleep(max(0.0, due - time.monotonic()))
+                take()
+            time.sleep(max(0.0, began + nth * interval_s - time.monotonic()))
+        return (seen(self._folder) - before) / (time.monotonic() - began)
+
+    def barriers(self) -> None:
+        self._client.checkpoint_now()
+
+    def stop_the_world(self) -> None:
+        """The naive way: pause the input, let everything drain, take a snapshot of all, go on."""
+        say(self._folder, "pause")
+        last, quiet_since = seen(self._folder), time.monotonic()
+        while time.monotonic() - quiet_since < QUIET_S:
             time.sleep(0.002)
-            now = seen(folder)
+            now = seen(self._folder)
             if now != last:
                 last, quiet_since = now, time.monotonic()
-        done = client.view.completed
-        client.checkpoint()
-        while client.view.completed == done and not over.is_set():
-            time.sleep(0.002)
-        say(folder, "go")
+        self._client.checkpoint_now()
+        say(self._folder, "go")
 
 
-def main(rounds: int = 5, seconds: int = 10) -> None:
+def main(rounds: int = 7, seconds: int = 5) -> None:
     spark = harness.session()
-    run(spark, "none", None, 3)
-    candidates = {"none": lambda: run(spark, "none", None, seconds)}
-    for interval_s in INTERVALS_S:
-        for way in ("barriers", "stop"):
-            candidates[f"{way} {interval_s:g}"] = lambda way=way, interval_s=interval_s: run(
-                spark, way, interval_s, seconds
-            )
-    results = harness.interleave(rounds, candidates)
+    folder = harness.fresh_folder("stop-the-world")
+    client = start(spark, folder)
+    windows = Windows(client, folder)
+    ways = {"barrier": windows.barriers, "stop_the_world": windows.stop_the_world}
+    modes = [(f"{name}_{interval_s:g}s", take, interval_s) for interval_s in INTERVALS_S for name, take in ways.items()]
+    ratios: dict[str, list[float]] = {name: [] for name, _, _ in modes}
+    plain: list[float] = []
+    try:
+        windows.speed(None, windows.barriers, WARM_UP_S)
+        for number in range(rounds):
+            for name, take, interval_s in modes[number % len(modes) :] + modes[: number % len(modes)]:
+                length_s = max(seconds, 2 * interval_s)
+                before = windows.speed(None, take, length_s / 2)
+                with_them = windows.speed(interval_s, take, length_s)
+                after = windows.speed(None, take, length_s / 2)
+                plain.append((before + after) / 2)
+                ratios[name].append(with_them / plain[-1])
+                harness.say(
+                    f"round {number + 1}/{rounds}  {name}: {ratios[name][-1]:.3f} of {plain[-1]:,.3g} records/s"
+                )
+    finally:
+        client.cancel()
+        client.wait()
     found: dict[str, Any] = {}
-    for interval_s in INTERVALS_S:
-        for way, name in (("barriers", "barrier"), ("stop", "stop_the_world")):
-            ratios = harness.ratios(results[f"{way} {interval_s:g}"], results["none"])
-            found[f"{name}_{interval_s:g}s"] = harness.median(ratios)
-            found[f"{name}_{interval_s:g}s_spread"] = harness.spread(ratios)
-    found["without_checkpoints_records_per_s"] = int(harness.median(results["none"]))
+    for name, of_mode in ratios.items():
+        found[name] = harness.median(of_mode)
+        found[f"{name}_spread"] = harness.spread(of_mode)
+    found["without_checkpoints_records_per_s"] = int(harness.median(plain))
+    found["checkpoints"] = client.view.completed
     harness.finish(found)
 
 

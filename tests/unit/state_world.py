@@ -148,15 +148,15 @@ class World:
     def _new_subtask(self, index: int, parallelism: int) -> Subtask:
         groups = key_group_range(index, parallelism, MAX_PARALLELISM)
         name, _, increments = self.backend_name.partition(" ")
-        place = ("op", index)
+        place = ("op", index, groups)
         where = (self._objects, lambda number, file: f"chk-{number}/a{self.attempt}/{index}-{file}")
         files: KeyedFiles
         if name == "heap":
             backend: Any = HeapStateBackend(self.key_type, groups, MAX_PARALLELISM, self.clock, bool(increments))
-            files = HeapFiles(backend, *place, *where)
+            files = HeapFiles(*place, *where, backend=backend)
         else:
             backend = self.rocks.backend(self.key_type, groups, self.clock)
-            files = RocksFiles(*place, groups, *where)
+            files = RocksFiles(*place, *where)
         function = self._class()
         bind_states(function, backend)
         store = OperatorStateStore(groups)

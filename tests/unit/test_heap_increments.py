@@ -33,7 +33,12 @@ class Subtask:
         self.function = Everything()
         bind_states(self.function, self.backend, columnar)
         self.files = HeapFiles(
-            self.backend, "sum", 0, storage, lambda checkpoint, name: f"chk-{checkpoint}/a{attempt}/{name}"
+            "sum",
+            0,
+            ALL,
+            storage,
+            lambda checkpoint, name: f"chk-{checkpoint}/a{attempt}/{name}",
+            backend=self.backend,
         )
 
     def store(self, checkpoint: int) -> StateFiles:

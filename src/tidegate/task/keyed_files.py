@@ -17,7 +17,7 @@ import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
@@ -44,24 +44,16 @@ KEY_GROUPS_AT_ONCE = 16  #: bounds the memory of a restore from increments
 LARGEST_SHARE = 0.5  #: of the base's size; when the increments are larger together, the next checkpoint is a new base
 
 
+@dataclass(eq=False)
 class KeyedFiles(ABC):
     """See the module."""
 
-    def __init__(
-        self,
-        uid: str,
-        subtask: int,
-        key_groups: range,
-        storage: IncrementStorage,
-        path_of: PathOf,
-        copies: LocalCopies | None = None,
-    ) -> None:
-        self._uid = uid
-        self._subtask = subtask
-        self._key_groups = key_groups
-        self._storage = storage
-        self._path_of = path_of
-        self._copies = copies or LocalCopies()
+    uid: str
+    subtask: int
+    key_groups: range
+    storage: IncrementStorage
+    path_of: PathOf
+    copies: LocalCopies = field(default_factory=LocalCopies)
 
     @abstractmethod
     def store(self, checkpoint: CheckpointId, snapshot: KeyedSnapshot) -> StateFiles: ...
@@ -80,35 +72,26 @@ class KeyedFiles(ABC):
         """The backend continues with exactly this state, which is the job's own: it can be built on."""
 
 
+@dataclass(eq=False)
 class RocksFiles(KeyedFiles):
     """Tables of RocksDB. They lie on this disk already: local copies are links to them."""
 
-    def __init__(
-        self,
-        uid: str,
-        subtask: int,
-        key_groups: range,
-        storage: IncrementStorage,
-        path_of: PathOf,
-        copies: LocalCopies | None = None,
-    ) -> None:
-        super().__init__(uid, subtask, key_groups, storage, path_of, copies)
-        self._lineage = Lineage()
+    _lineage: Lineage = field(default_factory=Lineage, init=False)
 
     def store(self, checkpoint: CheckpointId, snapshot: KeyedSnapshot) -> StateFiles:
         files = cast("FilesSnapshot", snapshot)
         stored = store_increment(
             self._lineage,
             files,
-            self._storage,
+            self.storage,
             checkpoint,
-            lambda name: self._path_of(checkpoint, name),
-            uid=self._uid,
-            subtask=self._subtask,
-            key_groups=self._key_groups,
+            lambda name: self.path_of(checkpoint, name),
+            uid=self.uid,
+            subtask=self.subtask,
+            key_groups=self.key_groups,
         )
         here = {file.name: file.path for file in files.files()}
-        self._copies.link(checkpoint, {file.path: here[file.name] for file in stored.files})
+        self.copies.link(checkpoint, {file.path: here[file.name] for file in stored.files})
         return stored
 
     def completed(self, checkpoint: CheckpointId) -> None:
@@ -130,6 +113,7 @@ class _Stored:
     snapshot: HeapSnapshot
 
 
+@dataclass(eq=False)
 class HeapFiles(KeyedFiles):
     """A full base, then increments over the last completed checkpoint.
 
@@ -141,20 +125,10 @@ class HeapFiles(KeyedFiles):
                the old one, whose files may be gone once the new one completes.
     """
 
-    def __init__(
-        self,
-        backend: HeapStateBackend,
-        uid: str,
-        subtask: int,
-        storage: IncrementStorage,
-        path_of: PathOf,
-        copies: LocalCopies | None = None,
-    ) -> None:
-        super().__init__(uid, subtask, backend.key_groups, storage, path_of, copies)
-        self._backend = backend
-        self._base: _Stored | None = None
-        self._pending: dict[CheckpointId, _Stored] = {}
-        self._lock = threading.Lock()
+    backend: HeapStateBackend = field(kw_only=True)
+    _base: _Stored | None = field(default=None, init=False)
+    _pending: dict[CheckpointId, _Stored] = field(default_factory=dict, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def store(self, checkpoint: CheckpointId, snapshot: KeyedSnapshot) -> StateFiles:
         assert isinstance(snapshot, HeapSnapshot)
@@ -167,14 +141,14 @@ class HeapFiles(KeyedFiles):
         else:
             file = self._upload(checkpoint, "changes", changes)
             files = [*base.files, file]
-            self._copies.carry(checkpoint, [older.path for older in base.files])
+            self.copies.carry(checkpoint, [older.path for older in base.files])
         with self._lock:
             self._pending[checkpoint] = _Stored(checkpoint, files, snapshot)
         return StateFiles(
-            uid=self._uid,
-            subtask=self._subtask,
-            first_key_group=self._key_groups.start,
-            last_key_group=self._key_groups.stop - 1,
+            uid=self.uid,
+            subtask=self.subtask,
+            first_key_group=self.key_groups.start,
+            last_key_group=self.key_groups.stop - 1,
             files=files,
             format=HEAP,
         )
@@ -189,9 +163,7 @@ class HeapFiles(KeyedFiles):
         return base if grown <= LARGEST_SHARE * base.files[0].size else None
 
     def _upload(self, checkpoint: CheckpointId, name: str, sections: Iterator[Section]) -> StoredFile:
-        return store_increment_file(
-            self._storage, self._path_of(checkpoint, name), name, self._uid, checkpoint, sections
-        )
+        return store_increment_file(self.storage, self.path_of(checkpoint, name), name, self.uid, checkpoint, sections)
 
     def let_go(self, snapshot: KeyedSnapshot) -> None:
         with self._lock:
@@ -216,7 +188,7 @@ class HeapFiles(KeyedFiles):
         _release([stored])
 
     def restored(self, checkpoint: CheckpointId, state: StateFiles) -> None:
-        self._base = _Stored(checkpoint, list(state.files), self._backend.snapshot())
+        self._base = _Stored(checkpoint, list(state.files), self.backend.snapshot())
 
 
 def _release(stored: Sequence[_Stored | None]) -> None:
@@ -237,13 +209,15 @@ class SlotFiles(dict[str, KeyedFiles]):
     ) -> None:
         """`path_of` gives each operator's way of naming files."""
         for operator in operators:
-            backend, place = operator.backend, (operator.uid, operator.subtask)
+            backend = operator.backend
+            if backend is None:
+                continue
+            of, named = (operator.uid, operator.subtask, backend.key_groups), path_of(operator.uid)
             if isinstance(backend, HeapStateBackend):
-                self[operator.uid] = HeapFiles(
-                    backend, *place, self.copies.around(storage), path_of(operator.uid), self.copies
-                )
-            elif backend is not None:
-                self[operator.uid] = RocksFiles(*place, backend.key_groups, storage, path_of(operator.uid), self.copies)
+                stored = self.copies.around(storage)
+                self[operator.uid] = HeapFiles(*of, stored, named, self.copies, backend=backend)
+            else:
+                self[operator.uid] = RocksFiles(*of, storage, named, self.copies)
 
     def completed(self, checkpoint: CheckpointId) -> None:
         for files in (*self.values(), self.copies):
