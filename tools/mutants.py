@@ -464,6 +464,17 @@ MUTANTS = (
         "a completed checkpoint leaves the copies of older ones on the executor's disk",
         (Change("task/copy_folder.py", "int(found[1]) < checkpoint", "False"),),
     ),
+    Mutant(
+        "credit-for-nobody",
+        "what a receiver grants to a slot that has not called yet is lost",
+        (
+            Change(
+                "protocol/credit.py",
+                "            self._waiting[sender] = self._early.pop(sender)\n",
+                "            del self._early[sender]\n",
+            ),
+        ),
+    ),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 
@@ -28,7 +29,7 @@ from tidegate.task.program import SlotSettings
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
 from tidegate.testing.runner import InProcessRun
-from tidegate.wire.control import Credits, Finish, Progressed, Trigger
+from tidegate.wire.control import Credits, Finish, InboxOverBound, PauseSources, Progressed, Start, Trigger
 from tidegate.wire.frame import FLAG_UNALIGNED
 
 nothing_has_happened = test_slot.nothing_has_happened
@@ -171,6 +172,8 @@ def test_sender_and_receiver_never_wait_for_each_other(seed: int) -> None:
 
 def test_each_sender_hears_the_newest_word_of_each_receiver() -> None:
     board = CreditBoard(slots=0)
+    for sender in (SlotId(0, 0), SlotId(0, 1)):
+        board.on_connected(sender)
     board.on_progress(SlotId(1, 0), Progress([1, 2], [10, 20]))
     board.on_progress(SlotId(1, 1), Progress([5, 6], None))
     board.on_progress(SlotId(1, 0), Progress([3, 4], [11, 21]))
@@ -182,9 +185,35 @@ def test_each_sender_hears_the_newest_word_of_each_receiver() -> None:
     assert board.take_due(1.0) == []
 
 
+def test_a_word_for_a_sender_that_has_not_called_yet_waits_for_it() -> None:
+    board = CreditBoard(slots=0)
+    board.on_connected(SlotId(0, 0))
+    board.on_progress(SlotId(1, 0), Progress([1, 0], [10, 10]))
+    board.on_progress(SlotId(1, 0), Progress([9, 0], None))
+
+    assert board.take_due(0.0) == [(SlotId(0, 0), [Grant(0, 9, None)])]
+    assert (board.take_due(1.0), board.due_at) == ([], math.inf)
+    board.on_connected(SlotId(0, 1))
+    assert board.take_due(2.0) == [(SlotId(0, 1), [Grant(0, 0, None)])]
+
+
+def test_a_slot_that_calls_late_hears_what_others_were_told_before() -> None:
+    driver = Driver()
+    (late,) = [slot for slot in driver.plan.slots if slot.layer == 0]
+    driver.attempt.slot_connected(RECEIVER)
+    driver.attempt.slot_said(RECEIVER, Progressed(Progress([0], None)))
+    driver.attempt.slot_said(RECEIVER, InboxOverBound())
+    driver.attempt.slot_connected(late)
+
+    assert [type(message) for slot, message in driver.links.sent if slot == late] == [Start, Credits, PauseSources]
+    assert driver.links.sent[-2] == (late, Credits([Grant(0, 0, None)]))
+
+
 def test_a_wide_job_does_not_flood_the_driver() -> None:
     slots = 200
     board = CreditBoard(slots)
+    for number in range(100):
+        board.on_connected(SlotId(0, number))
     sent = 0
     now = 0.0
     for number in range(4000):

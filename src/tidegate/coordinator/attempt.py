@@ -194,6 +194,10 @@ class Attempt:
             return
         self.connected[slot] = self.clock()
         self.links.send(slot, self.starts[slot])
+        self._credits.on_connected(slot)
+        self._pass_credits_on()
+        if self._pauses.over and slot.layer == 0:
+            self.links.send(slot, PauseSources())
 
     def slot_said(self, slot: SlotId, message: FromSlot) -> None:
         if self.outcome is not None:

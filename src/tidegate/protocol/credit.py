@@ -10,7 +10,8 @@ says how many records it does in the time that a hop may take, and its senders h
 one says nothing: what the buffers hold is less than that time's work.
 
 Invariant 1. A sender without credit gets some when what it has sent is processed: the receiver speaks at the latest when
-a quarter of a window, or one record, was processed since it last spoke. So no two slots wait for each other.
+a quarter of a window, or one record, was processed since it last spoke, and no grant is lost: one for a sender that has
+not called yet waits on the board. So no two slots wait for each other.
 Invariant 2. Barriers, watermarks and ends need no credit.
 
 Speed is records over the time in which there was something to do, time spent waiting for own credit included. A slot
@@ -168,18 +169,29 @@ class ReceiveWindow:
 
 
 class CreditBoard:
-    """The driver's side: passes grants on, the newest of each, and not more often than the driver can bear."""
+    """The driver's side: passes grants on, the newest of each, and not more often than the driver can bear.
+
+    A grant for a sender that has not called yet waits for it: a receiver that has lifted its limit does not speak again.
+    """
 
     def __init__(self, slots: int) -> None:
         self._pause_s = slots / MOST_MESSAGES_PER_S
         self._waiting: dict[SlotId, dict[int, Grant]] = {}  #: by sender and receiver
+        self._early: dict[SlotId, dict[int, Grant]] = {}  #: the same, for senders that have not called yet
+        self._connected: set[SlotId] = set()
         self._last_s = -math.inf
 
+    def on_connected(self, sender: SlotId) -> None:
+        self._connected.add(sender)
+        if sender in self._early:
+            self._waiting[sender] = self._early.pop(sender)
+
     def on_progress(self, receiver: SlotId, progress: Progress) -> None:
-        for sender, processed in enumerate(progress.processed):
-            window = None if progress.windows is None else progress.windows[sender]
-            grants = self._waiting.setdefault(SlotId(receiver.layer - 1, sender), {})
-            grants[receiver.index] = Grant(receiver.index, processed, window)
+        for number, processed in enumerate(progress.processed):
+            window = None if progress.windows is None else progress.windows[number]
+            sender = SlotId(receiver.layer - 1, number)
+            grants = self._waiting if sender in self._connected else self._early
+            grants.setdefault(sender, {})[receiver.index] = Grant(receiver.index, processed, window)
 
     def take_due(self, now: float) -> list[tuple[SlotId, list[Grant]]]:
         if not self._waiting or now < self._last_s + self._pause_s:

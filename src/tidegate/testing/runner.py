@@ -42,6 +42,7 @@ log = logging.getLogger("tidegate.testing")
 MAX_ACTIONS = 2_000_000
 MOST_ZOMBIES = 20  #: workers of older attempts that may still wake up
 CHANNEL_ROWS = 8  #: Spark's credit: a slot whose outbox cannot be emptied does not turn
+LATE_CALL = 0.02  #: weight of a late slot's call: others do a hundred things or more before
 
 
 class Stuck(AssertionError):
@@ -122,6 +123,7 @@ class _Process:
     uploads: _Background
     commits: _Background
     alive: bool = True
+    connected: bool = False  #: nothing that the driver says before reaches it
     speed: float = 1.0
     outgoing: dict[int, _Channel] = field(default_factory=dict)  #: by index of the receiving slot
     idle_until: float | None = None  #: nothing to do before this time, unless something arrives
@@ -309,8 +311,8 @@ class _AttemptRun:
         settings = slot_settings(job.config)
         for id in job.plan.slots:
             self.processes[id] = self._start_process(job, inputs, id, settings)
-        for id in job.plan.slots:
-            self.attempt.slot_connected(id)
+        for process in self._first_to_call():
+            self._connect(process)
 
     def _start_process(self, job: JobRun, inputs: AttemptInputs, id: SlotId, settings: Any) -> _Process:
         link, uploads, commits = _ControlLink(), _Background(), _Background()
@@ -329,10 +331,20 @@ class _AttemptRun:
         )
         return _Process(slot, link, uploads, commits, speed=self._random.choice([0.1, 0.5, 1.0, 1.0, 3.0]))
 
+    def _first_to_call(self) -> list[_Process]:
+        """In some attempts part of the slots call when others are at work already. Drawn without changing other draws."""
+        draw = random.Random(self._key)
+        late = draw.choice([0.0, 0.0, 0.5])
+        return [process for process in self.processes.values() if draw.random() >= late]
+
+    def _connect(self, process: _Process) -> None:
+        process.connected = True
+        self.attempt.slot_connected(process.slot.id)
+
     def send(self, slot: SlotId, message: ToSlot) -> None:
         """Implements coordinator.ports.SlotLinks."""
         process = self.processes.get(slot)
-        if process is not None and process.alive:
+        if process is not None and process.alive and process.connected:
             process.link.to_slot.append(encode(message))
 
     def _payload(self, message: ToDriver) -> None:
@@ -409,6 +421,9 @@ class _AttemptRun:
             if link.to_driver:
                 may(2.0, self._hear, process)
             if not process.alive:
+                continue
+            if not process.connected:
+                may(LATE_CALL, self._connect, process)
                 continue
             if link.to_slot:
                 may(1.0, self._tell, process)
