@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tidegate.client import JobClient
 
 TESTS = Path(__file__).resolve().parent.parent
-PATIENCE_S = 60.0  #: for anything that a test waits for; generous, because the machine may be busy
+PATIENCE_S = 100.0  #: for anything that a test waits for; generous, because the machine may be busy
 
 
 # -- the independent reader and the independent answer ----------------------------------------------------------------
