@@ -9,15 +9,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from state_kit import Mean
 
+from tidegate.errors import ProtocolViolation
 from tidegate.state.backend import Section, bind_states
 from tidegate.state.declarations import AggregatingState, ListState, MapState, ReducingState, ValueState
 from tidegate.state.heap import HeapStateBackend
 from tidegate.state.keys import key_type
 from tidegate.state.operator_state import OperatorStateStore
+from tidegate.state.sections import SectionWriter
 from tidegate.state.ttl import Ttl
 from tidegate.storage.memory_store import MemoryStore
 from tidegate.storage.snapshot_file import SnapshotFileWriter, read_sections, store_snapshot
@@ -201,3 +206,24 @@ def test_no_ttl_takes_no_space():
 
     assert rows.schema.field("expiry").type == pa.null()
     assert rows.column("expiry").nbytes == 0
+
+
+@pytest.mark.parametrize("declared", [int, int | None, Any])
+@given(keys=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=60, unique=True))
+@settings(max_examples=30)
+def test_int_keys_as_an_array_are_stored_as_those_of_a_list(declared: Any, keys: list[int]) -> None:
+    values = pa.array(range(len(keys)), pa.int64())
+
+    def stored(given: Any) -> list[Section]:
+        writer = SectionWriter(States.value, key_type(declared), range(128), 128)
+        writer.add_value_column(given, values)
+        return list(writer.finish())
+
+    assert stored(np.array(keys, np.int64)) == stored(keys)
+
+
+def test_an_int_key_of_another_subtask_is_refused_by_name_also_in_an_array() -> None:
+    for keys in ([17, -5], np.array([17, -5])):
+        writer = SectionWriter(States.value, key_type(int), range(0), 128)
+        with pytest.raises(ProtocolViolation, match="holds the key 17 of key group"):
+            writer.add_value_column(keys, pa.array([1, 2]))

@@ -38,6 +38,7 @@ from tidegate.state.sections import PIECE_ROWS
 if TYPE_CHECKING:
     from tidegate.state.declarations import ValueState
     from tidegate.state.handles import Column, Extreme
+    from tidegate.state.heap_index import KeyColumn
     from tidegate.state.heap_tables import CurrentKey
     from tidegate.state.keys import KeyType
     from tidegate.state.sections import SectionReader, SectionWriter
@@ -60,7 +61,7 @@ class ColumnSnapshot:
         self._values = table.values
         self._present = table.present
         self._arrow = table.arrow
-        self._keys = table.index.reader()
+        self._keys = table.index.column_reader()
         self._length = table.index.length
         self._saved: dict[int, tuple[Array, Array]] = {}
         self._is_saved = np.zeros((self._length + CHUNK_ROWS - 1) >> _SHIFT, dtype=np.bool_)
@@ -107,7 +108,8 @@ class ColumnSnapshot:
             same[:common] = (present[:common] == old_present) & _equal(values[:common], old_values)
             self._write_rows(chunk, values, present & ~same, writer)
             lost = np.flatnonzero(old_present & ~present[:common])
-            gone += self._keys_at(chunk, lost)
+            keys = self._keys_at(chunk, lost)
+            gone += keys if isinstance(keys, list) else keys.tolist()
         return gone
 
     def _chunk(self, chunk: int) -> tuple[Array, Array]:
@@ -129,12 +131,15 @@ class ColumnSnapshot:
             if len(places):
                 writer.add_value_column(self._keys_at(chunk, places), pa.array(values[places], self._arrow))
 
-    def _keys_at(self, chunk: int, places: Array) -> list[Any]:
+    def _keys_at(self, chunk: int, places: Array) -> KeyColumn:
         if not len(places):
             return []
         first, last = int(places[0]), int(places[-1])
         keys = self._keys((chunk << _SHIFT) + first, (chunk << _SHIFT) + last + 1)
-        return keys if len(keys) == len(places) else [keys[place] for place in (places - first).tolist()]
+        if len(keys) == len(places):
+            return keys
+        among = places - first
+        return [keys[place] for place in among.tolist()] if isinstance(keys, list) else keys[among]
 
     def release(self) -> None:
         table, self._table = self._table, None

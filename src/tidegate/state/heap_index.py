@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tidegate.state.keys import KeyType
 
     Rows = np.ndarray[Any, np.dtype[np.int64]]
+    KeyColumn = list[Any] | Rows  #: normalised keys
 
 ABSENT = -1
 _FIRST_CAPACITY = 1024
@@ -60,6 +61,10 @@ class KeyIndex(ABC):
     @abstractmethod
     def reader(self) -> Callable[[int, int], list[Any]]:
         """For another thread: gives the normalised keys of rows start to stop, of those that exist now."""
+
+    def column_reader(self) -> Callable[[int, int], KeyColumn]:
+        """The same; int64 keys stay a numpy array, where all of these rows have such."""
+        return self.reader()
 
     @abstractmethod
     def only(self, rows: Rows) -> KeyIndex:
@@ -186,6 +191,15 @@ class IntIndex(KeyIndex):
             for at in range(bisect_left(other_rows, start), bisect_left(other_rows, stop)):
                 found[other_rows[at] - start] = other_keys[at]
             return found
+
+        return read
+
+    def column_reader(self) -> Callable[[int, int], KeyColumn]:
+        keys, others, as_list = self._keys, self._other_rows, self.reader()
+
+        def read(start: int, stop: int) -> KeyColumn:
+            some_are_others = bisect_left(others, start) < bisect_left(others, stop)
+            return as_list(start, stop) if some_are_others else keys[start:stop]
 
         return read
 

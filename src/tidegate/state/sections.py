@@ -29,12 +29,15 @@ from tidegate.errors import CheckpointDamaged, ProtocolViolation, TypeDeclaratio
 from tidegate.ids import KeyGroup
 from tidegate.state.backend import Section
 from tidegate.state.declarations import Declaration, MapState
+from tidegate.state.key_codec import encode_int64s
 from tidegate.state.key_groups import key_groups as key_groups_of
+from tidegate.state.key_hash import hash_int64s
 from tidegate.state.map_keys import canonical_form
 from tidegate.state.namespaces import in_namespace, split_namespaces
 from tidegate.types.containers import ListType
 
 if TYPE_CHECKING:
+    from tidegate.state.heap_index import KeyColumn
     from tidegate.state.keys import KeyType
     from tidegate.types import DataType
 
@@ -83,7 +86,7 @@ class SectionWriter:
         filed = self._file(keys)
         self._add(filed, [self._column(self._declaration.value_type, values, filed.keys)], _int64(expiries))
 
-    def add_value_column(self, keys: list[Any], values: pa.Array) -> None:
+    def add_value_column(self, keys: KeyColumn, values: pa.Array) -> None:
         self._add(self._file(keys), [values])
 
     def add_lists(self, keys: list[Any], lists: list[list[Any]], expiries: list[list[int]] | None = None) -> None:
@@ -137,12 +140,20 @@ class SectionWriter:
             batch = pa.RecordBatch.from_arrays(columns, schema=_DELETED_SCHEMA)
             yield Section(self._declaration.name, DELETED, KeyGroup(group), batch)
 
-    def _file(self, table_keys: list[Any]) -> _Filed:
-        keys, namespaces = split_namespaces(table_keys)
-        groups = key_groups_of(self._key_type.hash_many(keys), self._max_parallelism)
+    def _file(self, table_keys: KeyColumn) -> _Filed:
+        """An int is hashed and encoded in one way, whatever type of key was declared."""
+        keys: KeyColumn
+        if isinstance(table_keys, list):
+            keys, namespaces = split_namespaces(table_keys)
+            hashes, encoded = self._key_type.hash_many(keys), self._key_type.encode_column(keys)
+        else:
+            keys, namespaces = table_keys, None
+            hashes, encoded = hash_int64s(keys), encode_int64s(keys)
+        groups = key_groups_of(hashes, self._max_parallelism)
         foreign = np.flatnonzero((groups < self._own.start) | (groups >= self._own.stop))
         if len(foreign):
-            key, group = self._key_type.denormalise(keys[foreign[0]]), int(groups[foreign[0]])
+            of, group = keys[foreign[0]], int(groups[foreign[0]])
+            key = self._key_type.denormalise(of) if isinstance(keys, list) else int(of)
             raise ProtocolViolation(
                 f"state {self._declaration.name!r} holds the key {key!r} of key group {group}, but this subtask owns "
                 f"the key groups {self._own.start} to {self._own.stop - 1}: a record was routed under another key than "
@@ -155,15 +166,15 @@ class SectionWriter:
             namespace = pa.repeat(pa.scalar(b"", pa.binary()), len(keys))
         else:
             namespace = pa.array(namespaces, pa.binary())
-        return _Filed(keys, groups, self._key_type.encode_column(keys), namespace)
+        return _Filed(keys, groups, encoded, namespace)
 
-    def _column(self, data_type: DataType, values: list[Any], owners: Sequence[Any]) -> pa.Array:
+    def _column(self, data_type: DataType, values: list[Any], owners: KeyColumn | _Repeated) -> pa.Array:
         if len(values) <= PIECE_ROWS:
             return self._piece(data_type, values, owners, 0)
         starts = range(0, len(values), PIECE_ROWS)
         return pa.concat_arrays([self._piece(data_type, values[s : s + PIECE_ROWS], owners, s) for s in starts])
 
-    def _piece(self, data_type: DataType, values: list[Any], owners: Sequence[Any], start: int) -> pa.Array:
+    def _piece(self, data_type: DataType, values: list[Any], owners: KeyColumn | _Repeated, start: int) -> pa.Array:
         try:
             return data_type.to_arrow(values)
         except Exception as error:
@@ -190,7 +201,7 @@ class SectionWriter:
             self._block.clear()
             return
         groups = np.concatenate([groups for groups, _ in self._block])
-        order = np.argsort(groups, kind="stable")
+        order = np.argsort(groups.astype(np.uint16), kind="stable")  # of 16 bits it is a radix sort
         rows = pa.Table.from_batches([batch for _, batch in self._block], self._schema).combine_chunks()
         rows = rows.take(pa.array(order)).combine_chunks()
         (batch,) = rows.to_batches()
@@ -206,7 +217,7 @@ class SectionWriter:
 class _Filed:
     """Where rows belong, a row in each column."""
 
-    keys: list[Any]  #: normalised; of `take`: not repeated
+    keys: KeyColumn  #: normalised; of `take`: not repeated
     groups: np.ndarray[Any, Any]
     encoded: pa.Array
     namespaces: pa.Array
@@ -223,7 +234,7 @@ def _int64(moments: list[int] | None) -> pa.Array | None:
 class _Repeated(Sequence[Any]):
     """`keys[i]` as often as `counts[i]` says, without making that list; only an error asks for an element."""
 
-    def __init__(self, keys: list[Any], counts: np.ndarray[Any, Any]) -> None:
+    def __init__(self, keys: KeyColumn, counts: np.ndarray[Any, Any]) -> None:
         self._keys = keys
         self.positions: np.ndarray[Any, Any] = np.repeat(np.arange(len(keys)), counts)
 
