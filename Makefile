@@ -28,7 +28,7 @@ demo: java $(READY) ## run the demonstration
 # A fault of style must not hide what the tests say, so they run in any case; the target fails if either failed.
 test: java $(READY) services-installed ## all of CI: check, then every test that is not slow
 	@checked=yes; $(MAKE) --no-print-directory check || checked=no; \
-	$(SPARK) -m pytest -m "not slow" -n 3 --dist loadgroup || exit 1; \
+	$(SPARK) -m pytest -m "not slow" -n 2 --dist loadgroup || exit 1; \
 	test $$checked = yes || { echo "the tests passed, but make check failed: see above" >&2; exit 1; }
 
 check: $(READY) ## quick: format, lint, types of protocol state storage wire, import rules

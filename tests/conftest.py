@@ -33,7 +33,7 @@ settings.load_profile("tidegate")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs in one process when `make test` uses two: a file, or all that share a broker, a server or a browser."""
+    """What runs in one process when `make test` uses several: a file, or all that share a broker, a server or a browser."""
     for item in items:
         folder = item.path.parent.name
         item.add_marker(pytest.mark.xdist_group(folder if folder in SHARED_SERVICES else item.path.stem))

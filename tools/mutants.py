@@ -118,11 +118,7 @@ MUTANTS = (
     Mutant(
         "no-holding-back",
         "frames behind a barrier are processed before the other barriers have come",
-        (
-            Change(
-                "task/slot.py", "        if self._aligner.is_held(ChannelId(frame.sender)):\n", "        if False:\n"
-            ),
-        ),
+        (Change("task/slot.py", "        if self._checkpoints.is_held(frame):\n", "        if False:\n"),),
     ),
     Mutant(
         "ack-before-upload",
@@ -178,12 +174,16 @@ MUTANTS = (
         (
             Change(
                 "task/slot.py",
-                '                    self._crash_points.reach("slot.aligned", self.id, checkpoint)\n',
-                '                    self._crash_points.reach("slot.aligned", self.id, checkpoint)\n'
-                "                    while len(self._held):\n"
-                "                        self._accept(self._held.pop())\n"
+                "                self._checkpoints.barrier(frame)\n",
+                "                waits = self._checkpoints\n"
+                '                arrived = getattr(waits._aligner, "arrived", None)\n'
+                "                if arrived is not None and arrived | {frame.sender} == waits.channels:\n"
+                "                    held, waits._held = waits._held, waits.new_held()\n"
+                "                    while len(held):\n"
+                "                        self._process(held.pop())\n"
                 "                        while self._work is not None:\n"
-                "                            self._go_on()\n",
+                "                            self._go_on()\n"
+                "                waits.barrier(frame)\n",
             ),
         ),
     ),
@@ -277,8 +277,8 @@ MUTANTS = (
         "what was not processed yet of the frame at hand is left out of the cut",
         (
             Change(
-                "task/slot.py",
-                "        if self._work is not None:\n            capture.offer(self._work.rest())\n",
+                "task/slot_checkpoints.py",
+                "        if work is not None:\n            capture.offer(work.rest())\n",
                 "",
             ),
         ),
@@ -345,7 +345,7 @@ MUTANTS = (
         "the barrier leaves before what was emitted ahead of it",
         (
             Change(
-                "task/slot.py",
+                "task/slot_checkpoints.py",
                 "        for chain in self.chains:\n            chain.flush()\n"
                 "        self.outbox.send_barrier(checkpoint, flags)\n",
                 "        self.outbox.send_barrier(checkpoint, flags)\n"

@@ -164,12 +164,21 @@ class SnapshotOrders:
         self._waiting: dict[CheckpointId, tuple[list[OperatorSnapshot], SnapshotTimings, Iterable[Frame]]] = {}
 
     def heard(self, checkpoint: CheckpointId, order: SavepointOrder | None) -> None:
-        """The trigger has come, or an abort, after which the order plays no part."""
+        """The trigger has come."""
         self._orders.setdefault(checkpoint, order)
         if checkpoint in self._waiting:
             self.store(checkpoint, *self._waiting.pop(checkpoint))
         while len(self._orders) > MAX_ORDERS:  # of checkpoints that were given up before a snapshot was taken
             del self._orders[min(self._orders)]
+
+    def aborted(self, checkpoint: CheckpointId) -> None:
+        """It is not worth storing; a snapshot that waits for its trigger is let go."""
+        self._uploader.aborted.add(checkpoint)
+        self.heard(checkpoint, None)
+
+    def forget_before(self, checkpoint: CheckpointId) -> None:
+        """Nobody stores older ones any more."""
+        self._uploader.aborted -= {id for id in self._uploader.aborted if id < checkpoint}
 
     def store(
         self, checkpoint: CheckpointId, parts: list[OperatorSnapshot], timings: SnapshotTimings, frames: Iterable[Frame]
