@@ -22,7 +22,7 @@ from harness import finish, fresh_folder, interleave, median, ratios, spread
 from kafka_broker import Broker
 
 from tidegate.batch import Batch
-from tidegate.connectors.contract import CommitOutcome, ReaderContext, WriterContext
+from tidegate.connectors.contract import CommitOutcome, Polled, ReaderContext, WriterContext
 from tidegate.connectors.kafka_sink import KafkaSink
 from tidegate.connectors.kafka_source import KafkaSource
 from tidegate.types import record_type
@@ -71,7 +71,8 @@ class Bench:
         reader.add_splits(splits)
         rows = 0
         while rows < RECORDS:
-            rows += len(reader.poll(time.monotonic() + 0.1) or ())  # type: ignore[arg-type]
+            polled = reader.poll(time.monotonic() + 0.1)
+            rows += len(polled.records if isinstance(polled, Polled) else polled or ())
         elapsed = time.perf_counter() - began
         reader.close()
         return RECORDS / elapsed

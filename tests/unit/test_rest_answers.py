@@ -350,6 +350,7 @@ def test_a_job_before_its_first_attempt_and_after_its_end_is_shown() -> None:
         (entry,) = rest.get("/jobs/overview")["jobs"]
         assert (entry["state"], entry["duration"]) == ("FINISHED", 5000)
         assert rest.text("GET", "/metrics")[1] == "\n", "what has ended is no longer measured"
+        assert {operator["outPerSecond"] for operator in rest.get("/jobs/{job}/operators")["operators"]} == {None}
         assert rest.get("/overview")["jobs-finished"] == 1
 
 

@@ -138,7 +138,7 @@ def find_job(name: str | None, address: str | None, token: str | None) -> Remote
     if len(found) == 1:
         return found[0]
     if not found:
-        hint = f"; running: {_names(jobs)}" if jobs else "; none is"
+        hint = f"; running: {_names(jobs)}" if jobs else ", nor is any other"
         raise JobNotFound(f"no job {name!r} is running {where}{hint}. One on another machine: --address HOST:PORT")
     raise JobNotFound(
         f"{len(found)} jobs are called {name!r}: name one by its id ({', '.join(j.id[:8] for j in found)})"

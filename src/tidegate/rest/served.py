@@ -19,6 +19,7 @@ from tidegate.coordinator.observing import (
     JobStatus,
     JobView,
     SlotReported,
+    StatusChanged,
 )
 from tidegate.coordinator.rates import Load, OperatorRates, RateMeter, SubtaskRates
 from tidegate.graph.plan import Chain, JobPlan
@@ -95,6 +96,9 @@ class ServedJob:
         if isinstance(event, SlotReported):
             with self._lock:
                 self._meter.note(event.slot, event.heartbeat, self.clock())
+        elif isinstance(event, StatusChanged) and event.status.is_terminal:
+            with self._lock:
+                self._meter.clear()  # nothing flows any more
         elif isinstance(event, AttemptStarted):
             with self._lock:
                 self._meter.clear()

@@ -7,6 +7,11 @@ export function count(value) {
   return known(value) ? Math.round(value).toLocaleString("en") : NOTHING;
 }
 
+// Where there is little room, as at the axis of a plot.
+export function short(value) {
+  return known(value) ? value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 }) : NOTHING;
+}
+
 export function rate(value) {
   if (!known(value)) return NOTHING;
   if (value >= 1e6) return `${(value / 1e6).toFixed(value >= 1e7 ? 1 : 2)} M/s`;

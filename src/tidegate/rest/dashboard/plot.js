@@ -25,7 +25,7 @@ export function bars(title, points, series, show, options = {}) {
   });
   const lines = [0, top / 2, top].map((value) => [
     svg("line", { class: "grid", x1: LEFT, x2: WIDTH, y1: y(value).toFixed(1), y2: y(value).toFixed(1) }),
-    svg("text", { class: "tick", x: LEFT - 6, y: (y(value) + 3.5).toFixed(1), "text-anchor": "end" }, show(value)),
+    svg("text", { class: "tick", x: LEFT - 6, y: (y(value) + 3.5).toFixed(1), "text-anchor": "end" }, (options.tick ?? show)(value)),
   ]);
   const ends = points.length ? [
     svg("text", { class: "tick", x: LEFT, y: HEIGHT - 4 }, points[0].tick),

@@ -73,7 +73,7 @@ export async function metricsTab({ path, vertex, more, link }) {
   seen.points.splice(0, seen.points.length - SEEN);
   const number = (value) => (value === undefined ? format.NOTHING : Number.isInteger(value) ? value.toLocaleString("en") : value.toLocaleString("en", { maximumFractionDigits: 1 }));
   return [
-    card(null, bars(`${chosen}, all subtasks together, since this page shows it`, seen.points, [[chosen, "one"]], number)),
+    card(null, bars(`${chosen}, all subtasks together, since this page shows it`, seen.points, [[chosen, "one"]], number, { tick: format.short })),
     card("Task metrics", table([["Metric"], ...indexes(vertex).map((i) => [`Subtask ${i}`, 1])],
       plain.map((name) => [h("a", { href: link("metrics", vertex.id, name), "aria-current": name === chosen ? "true" : null }, name), ...indexes(vertex).map((i) => number(found.get(`${i}.${name}`)))]),
       { none: "None yet: they come with the first heartbeats" })),
