@@ -172,6 +172,21 @@ def test_settings_reach_the_jobs_of_the_program_and_the_later_wins(tmp_path: Pat
     assert capsys.readouterr().out == "5 7.0 120.0 file:///own latest local[4]\n"
 
 
+def test_a_savepoint_may_be_named_as_the_shell_completes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "saved" / "savepoint-1").mkdir(parents=True)
+    path = program(tmp_path, "import tidegate as tg\nprint(tg.StreamEnvironment('j').config().resume)")
+    monkeypatch.chdir(tmp_path)
+
+    for named in ("saved/savepoint-1", "chk-7", "elsewhere/savepoint-1", "s3://b/savepoint-1"):
+        assert main(["run", "--resume", named, path]) == 0
+
+    assert capsys.readouterr().out.splitlines() == [
+        str(tmp_path / "saved" / "savepoint-1"), "chk-7", "elsewhere/savepoint-1", "s3://b/savepoint-1",
+    ]  # fmt: skip
+
+
 def test_spark_s_settings_reach_spark_s_command_line(tmp_path: Path) -> None:
     assert main(["run", "-D", "spark.executor.extraJavaOptions=-Xss4m -Dx=1", program(tmp_path, "")]) == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -135,7 +136,7 @@ def _run(options: argparse.Namespace, program_arguments: list[str]) -> int:
         "--archives": ("python.archives", options.archives),
         "--python": ("python.executable", options.python),
         "--parallelism": ("parallelism.default", options.parallelism),
-        "--resume": ("execution.state-recovery.path", options.resume),
+        "--resume": ("execution.state-recovery.path", _from_here(options.resume)),
     }
     try:
         settings = [] if options.config is None else read_config_file(options.config)
@@ -150,6 +151,13 @@ def _run(options: argparse.Namespace, program_arguments: list[str]) -> int:
     )
     sys.stdout.flush()
     return code
+
+
+def _from_here(checkpoint: str | None) -> str | None:
+    """A folder or file of the working directory, as a shell completes it, by its whole path. Others are the storage's."""
+    if checkpoint is not None and "/" in checkpoint and os.path.exists(checkpoint):
+        return os.path.abspath(checkpoint)
+    return checkpoint
 
 
 if __name__ == "__main__":
