@@ -37,6 +37,7 @@ TESTS = [
     "tests/unit/test_heap_increments.py",
     "tests/unit/test_local_copies.py",
     "tests/unit/test_state_ttl.py",
+    "tests/unit/test_connector_tables.py::test_what_was_prepared_on_a_line_that_the_job_has_left_is_committed_when_it_comes_back",
     "tests/protocol/test_shared_state.py",
     "tests/protocol/test_alignment.py",
     "tests/protocol/test_checkpointing.py",
@@ -54,7 +55,9 @@ TESTS = [
     "tests/protocol/test_exactly_once_property.py::test_each_record_is_applied_once[0]",
     "tests/protocol/test_exactly_once_property.py::test_each_record_is_applied_once[1]",
     "tests/protocol/test_lifecycle_at_a_stop.py",
+    "tests/protocol/test_stopping.py",
     "tests/protocol/test_savepoint_jobs.py::test_a_snapshot_is_never_given_the_id_of_a_savepoint",
+    "tests/protocol/test_savepoint_jobs.py::test_a_crash_at_each_step_of_a_stop_leaves_a_whole_job_or_a_whole_savepoint",
     "tests/protocol/test_savepoint_jobs.py::test_files_of_a_plain_native_savepoint_are_never_deleted_by_the_job",
     "tests/protocol/test_savepoint_jobs.py::test_a_claimed_native_savepoint_goes_when_no_checkpoint_needs_its_files",
     "tests/protocol/test_evolution.py::test_nothing_is_built_on_files_of_a_state_that_has_changed",
@@ -104,6 +107,39 @@ MUTANTS = (
                 "storage/log.py",
                 "                max(newest.next_checkpoint_id, newest.savepoint_ids_below),\n",
                 "                newest.next_checkpoint_id,\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "savepoint-with-nothing-behind-it",
+        "a savepoint stands before a checkpoint commits what sinks have prepared for it",
+        (
+            Change(
+                "protocol/checkpointing.py",
+                "for id, savepoint in self.uncovered.items() if id < self.latest_completed]",
+                "for id, savepoint in self.uncovered.items()]",
+            ),
+        ),
+    ),
+    Mutant(
+        "stop-without-its-record",
+        "the job goes on without the stop, and what was to be its savepoint stays",
+        (
+            Change(
+                "coordinator/job.py",
+                "        if record.open_savepoint and not record.stopping:\n",
+                "        if False:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "number-of-another-line",
+        "a table takes the number of one attempt for that of all",
+        (
+            Change(
+                "connectors/tables/sink.py",
+                '    return f"tidegate:{job}:{uid}:{incarnation}:{attempt}"\n',
+                '    return f"tidegate:{job}:{uid}:{incarnation}"\n',
             ),
         ),
     ),

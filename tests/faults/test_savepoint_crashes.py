@@ -3,6 +3,7 @@
     taking      the job goes on and loses nothing; a folder with _metadata.json is a whole savepoint, any other is none
     stopping    until the record stands in the log the job goes on; from then on the savepoint is where it goes on from
     starting    the next attempt, or driver, begins at the savepoint again
+    long after  the job comes back to each savepoint that stands: exactly what lies behind it is written once more
 
 Checkpoints are taken on request here, so that what dies at a point dies for the savepoint's sake. Savepoints are read with
 pandas and json alone; each must be exactly the state of its positions. The job goes on from what each stop has left.
@@ -12,6 +13,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,10 +24,20 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tidegate as tg
-from faults.jobs.tally import SOURCES, Settings, carry_out
-from faults.kit import Watched, assert_exact, crashes_that_happened, driver, gateway_of, watched
+from faults.jobs.tally import SOURCES, Settings, carry_out, records_written
+from faults.kit import (
+    Watched,
+    assert_exact,
+    await_that,
+    committed_rows,
+    crashes_that_happened,
+    driver,
+    gateway_of,
+    watched,
+)
 from tidegate.coordinator.observing import JobStatus
 from tidegate.errors import ConfigurationError
+from tidegate.ids import SlotId
 from tidegate.testing.crash_points import Crash
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
@@ -32,6 +46,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults]
 WORKER_STEPS = [
     ("savepoint", "slot.table-stored"),
     ("savepoint", "slot.after-ack"),
+    ("savepoint", "slot.before-commit"),  # of the checkpoint behind it
     ("stop", "slot.table-stored"),
     ("stop", "slot.before-commit"),
 ]
@@ -39,6 +54,7 @@ MORE_WORKER_STEPS = [
     ("savepoint", "source.before-barrier"),
     *(("savepoint", f"slot.{point}") for point in ("aligned", "barrier-forwarded", "snapshot-taken", "before-store")),
     ("savepoint", "slot.before-ack"),
+    ("savepoint", "slot.after-commit"),
     ("stop", "source.before-barrier"),
     *(("stop", f"slot.{point}") for point in ("aligned", "barrier-forwarded", "snapshot-taken", "before-store")),
     *(("stop", f"slot.{point}") for point in ("before-ack", "after-ack", "after-commit")),
@@ -46,11 +62,12 @@ MORE_WORKER_STEPS = [
 ]
 DRIVER_STEPS = [
     ("savepoint", "driver.tables-stored"),
+    ("savepoint", "driver.savepoint-stored"),
     ("stop", "driver.before-log"),
     ("stop", "driver.after-log"),
 ]
 MORE_DRIVER_STEPS = [
-    *(("savepoint", f"driver.{point}") for point in ("triggered", "before-metadata", "savepoint-stored")),
+    *(("savepoint", f"driver.{point}") for point in ("triggered", "before-metadata", "before-log", "after-log")),
     *(("stop", f"driver.{point}") for point in ("triggered", "before-metadata", "tables-stored", "before-notify")),
     *(("stop", f"driver.{point}") for point in ("notified", "before-finished", "after-finished")),
     *(("drain", f"driver.{point}") for point in ("tables-stored", "before-log", "after-log")),
@@ -70,18 +87,24 @@ def stored_folders(settings: Settings) -> Iterator[tuple[Path, bool]]:
         yield folder, (folder / "_metadata.json").exists()
 
 
+def readings_before(folder: Path) -> dict[int, int]:
+    """How many of each source the job had read."""
+    positions = pd.read_parquet(folder / "sources.parquet")
+    read = {}
+    for split, position in zip(positions["split"], positions["position"], strict=True):
+        source, of = map(int, split.split("-of-"))
+        assert of == SOURCES
+        read[source] = len(range(source, json.loads(position) or 0, SOURCES))
+    return read
+
+
 def assert_whole(folder: Path) -> None:
     """Its state is that of its positions, and every file that it names is there. Nothing of Tidegate is asked."""
     metadata = json.loads((folder / "_metadata.json").read_text())
     tables = [table for slot in metadata["slots"] for table in slot["tables"]]
     assert tables
     assert all((folder / table["path"]).stat().st_size == table["size"] for table in tables)
-    positions = pd.read_parquet(folder / "sources.parquet")
-    expected = {}
-    for split, position in zip(positions["split"], positions["position"], strict=True):
-        source, of = map(int, split.split("-of-"))
-        assert of == SOURCES
-        expected[source] = len(range(source, json.loads(position) or 0, SOURCES))
+    expected = readings_before(folder)
     counts = pd.read_parquet(folder / "keyed" / "of-source" / "count")
     assert dict(zip(counts["key"], counts["value"], strict=True)) == {s: n for s, n in expected.items() if n}
 
@@ -97,6 +120,26 @@ def assert_each_is_whole_or_none(settings: Settings) -> int:
             with pytest.raises(ConfigurationError, match="there is no savepoint"):
                 tg.Savepoint.load(str(folder))
     return whole
+
+
+def assert_the_job_comes_back(settings: Settings, spark: SparkSession) -> None:
+    """To each savepoint that it has gone on behind. The job has ended: everything was written, once, before."""
+    stand = [folder for folder, is_savepoint in stored_folders(settings) if is_savepoint]
+    behind = [folder for folder in stand if json.loads((folder / "_metadata.json").read_text())["stopped"] is None]
+    settings = dataclasses.replace(settings, crashes=[], only_while_asked=False, every="50ms")
+    for folder in behind:
+        before = written(settings)
+        with watched(dataclasses.replace(settings, resume=str(folder)), spark) as job:
+            assert job.await_end() is JobStatus.FINISHED
+        again = written(settings)
+        again.subtract(before)
+        read = readings_before(folder)
+        expected = {(source, number) for source in read for number in range(read[source], settings.readings)}
+        assert {reading: times for reading, times in again.items() if times} == dict.fromkeys(expected, 1)
+
+
+def written(settings: Settings) -> Counter[tuple[int, int]]:
+    return Counter((source, number) for source, number, *_ in committed_rows(settings.output))
 
 
 # -- workers ------------------------------------------------------------------------------------------------------------
@@ -155,6 +198,30 @@ def test_workers_killed_at_steps_of_savepoints_of_a_stop_and_of_the_start_from_i
         assert job.await_end() is JobStatus.FINISHED
         assert len(job.failures()) == len(START_STEPS)
     assert_exact(settings)
+    assert_the_job_comes_back(settings, spark_session)
+
+
+def test_a_worker_killed_right_behind_a_savepoint_does_not_take_the_savepoint_with_it(
+    tmp_path: Path, spark_session: SparkSession
+) -> None:
+    """What the sink had staged for the savepoint would be swept away, were no checkpoint behind it."""
+    settings = settings_of([], tmp_path)
+    with watched(settings, spark_session) as job:
+        job.await_running()
+        job.client.checkpoint_now()
+        read = records_written(job.client)
+        await_that("records behind the checkpoint", lambda: records_written(job.client) > read)
+        job.client.savepoint(settings.savepoints)
+        os.kill(job.client.workers()[SlotId(2, 0)].pid, signal.SIGKILL)
+        job.await_running(attempts=2)
+        job.client.cancel()
+        job.await_end()
+
+    with watched(dataclasses.replace(settings, resume="latest", every="50ms"), spark_session) as job:
+        assert job.await_end() is JobStatus.FINISHED
+    assert_exact(settings)
+    assert assert_each_is_whole_or_none(settings) == 1
+    assert_the_job_comes_back(settings, spark_session)
 
 
 @pytest.mark.slow
@@ -171,6 +238,7 @@ def test_workers_killed_at_all_steps(backend: str, tmp_path: Path, spark_session
         assert job.await_end() is JobStatus.FINISHED
     assert_exact(settings)
     assert crashes_that_happened(settings) == [crash.point for crash in crashes]
+    assert_the_job_comes_back(settings, spark_session)
 
 
 # -- drivers ------------------------------------------------------------------------------------------------------------
@@ -206,7 +274,7 @@ def test_drivers_killed_at_steps_of_savepoints_of_a_stop_and_of_the_start_from_i
 ) -> None:
     settings = dataclasses.replace(settings_of(DRIVER_STEPS, tmp_path), gateway=gateway_of(spark_session))
     settings = drive_through(DRIVER_STEPS, settings)
-    assert assert_each_is_whole_or_none(settings) == 2, "before-log and after-log"
+    assert assert_each_is_whole_or_none(settings) == 2, "savepoint-stored and after-log"
 
     settings = dataclasses.replace(
         settings, crashes=[*settings.crashes, Crash("driver.generation-taken")], only_while_asked=False, every="50ms"
@@ -216,6 +284,7 @@ def test_drivers_killed_at_steps_of_savepoints_of_a_stop_and_of_the_start_from_i
     with driver(dataclasses.replace(settings, resume="latest")) as running:
         assert running.await_end() == "FINISHED", running.story()
     assert_exact(settings)
+    assert_the_job_comes_back(settings, spark_session)
 
 
 @pytest.mark.slow
@@ -229,3 +298,4 @@ def test_drivers_killed_at_all_steps(tmp_path: Path, spark_session: SparkSession
     with driver(dataclasses.replace(settings, crashes=[], every="50ms")) as running:
         assert running.await_end() == "FINISHED", running.story()
     assert_exact(settings)
+    assert_the_job_comes_back(settings, spark_session)

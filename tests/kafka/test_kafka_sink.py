@@ -148,6 +148,22 @@ def test_a_job_that_begins_anew_does_not_find_the_markers_of_the_old_one(out: Ou
     assert out.rows() == [1, 2]
 
 
+def test_an_epoch_of_a_line_that_the_job_has_left_is_committed_when_it_comes_back(out: Out) -> None:
+    """A start from an older checkpoint leaves checkpoint 6 behind, uncommitted; a larger number is no sign of it."""
+    writer = out.sink.writer(context(attempt="g1-a1"))
+    writer.write(batch(5))
+    five = writer.prepare(5)  # type: ignore[arg-type]
+    writer.write(batch(6))
+    six = writer.prepare(6)  # type: ignore[arg-type]
+    assert out.commit(five) == [CommitOutcome.DONE]
+    assert out.commit(out.prepared(7, 7, attempt="g2-a1")) == [CommitOutcome.DONE]
+
+    assert out.commit(five + six) == [CommitOutcome.ALREADY_DONE, CommitOutcome.DONE]
+    assert out.commit(six) == [CommitOutcome.ALREADY_DONE]
+
+    assert out.rows() == [5, 6, 7]
+
+
 def test_the_epochs_of_two_subtasks_have_nothing_to_do_with_each_other(out: Out) -> None:
     both = out.prepared(1, 1, subtask=0) + out.prepared(1, 2, subtask=1)
 
@@ -176,7 +192,7 @@ def test_a_transaction_that_a_dead_worker_left_open_is_settled_by_the_next(out: 
     prepared = out.prepared(1, 1, 2)
     epoch = decode_epoch(prepared[0])
     trouble = Trouble(out.sink.connection, "test")
-    dead = FencedProducer(out.sink.connection, out.markers, epoch.key, 60_000, trouble, 30.0)
+    dead = FencedProducer(out.sink.connection, out.markers, epoch.owner, 60_000, trouble, 30.0)
     dead.producer.begin_transaction()
     dead.producer.produce(out.topic, b"1")
     dead.producer.produce(out.markers, b"{}", epoch.key)
@@ -202,6 +218,37 @@ def test_a_marker_that_should_be_there_and_is_not_stops_the_job(servers: str, ou
     assert out.rows() == []
 
 
+def test_a_marker_of_the_attempt_that_should_be_there_and_is_not_stops_the_job(out: Out) -> None:
+    writer = out.sink.writer(context())
+    writer.write(batch(1))
+    first = writer.prepare(1)  # type: ignore[arg-type]
+    writer.write(batch(2))
+    second = writer.prepare(2)  # type: ignore[arg-type]
+    assert out.commit(first) == [CommitOutcome.DONE]
+    markers = [message.key() for message in read(out.servers, out.markers)]
+    tombstone(out.servers, out.markers, markers[-1])
+
+    assert out.commit(second) == [CommitOutcome.LOST]
+    assert "/g1-a1' of checkpoint 1 or later; there is none" in out.reason
+    assert out.rows() == [1]
+
+
+def tombstone(servers: str, topic: str, key: bytes) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": servers})
+    producer.produce(topic, None, key)
+    assert producer.flush(30) == 0
+
+
+def test_an_epoch_of_another_version_is_refused_with_a_way_out(out: Out) -> None:
+    import msgspec
+
+    old = msgspec.msgpack.encode([1, *msgspec.msgpack.decode(out.prepared(1, 1)[0])[1:]])
+    assert out.commit([old]) == [CommitOutcome.LOST]
+    assert "start the job with the release that wrote it" in out.reason
+
+
 def test_an_epoch_survives_a_transaction_timeout(servers: str, topic: TopicMaker) -> None:
     """The epoch is not kept by the brokers, so it does not matter how long the outage is."""
     out = Out(servers, topic, transaction_timeout="1s")
@@ -224,9 +271,9 @@ def open_transaction(committer: Any, prepared: list[bytes]) -> Any:
     epoch = decode_epoch(prepared[0])
     sink = committer._sink
     fenced = FencedProducer(
-        sink.connection, sink.markers, epoch.key, sink.transaction_timeout_ms, committer._trouble, 30.0
+        sink.connection, sink.markers, epoch.owner, sink.transaction_timeout_ms, committer._trouble, 30.0
     )
-    committer._fenced[epoch.key] = fenced
+    committer._fenced[epoch.owner] = fenced
     fenced.producer.begin_transaction()
     fenced.producer.produce(epoch.topics[0], b"99")
     fenced.producer.flush()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
+import gc
+import random
 import re
+import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from protocol_kit import (
     Numbered,
     assert_counted_once,
@@ -25,7 +29,7 @@ import tidegate as tg
 from tidegate.connectors.tables.manifest import read_manifest
 from tidegate.coordinator.observing import JobStatus, JobView
 from tidegate.coordinator.savepoints import SavepointRequest, savepoint_request
-from tidegate.errors import ConfigurationError, SavepointFailed, StorageError
+from tidegate.errors import CommitLost, ConfigurationError, SavepointFailed, StorageError
 from tidegate.ids import SlotId
 from tidegate.protocol.checkpointing import Purpose, StopMode
 from tidegate.storage.anywhere import is_uri, reaching_anywhere
@@ -142,35 +146,39 @@ def crashed_run(request: Callable[[], SavepointRequest], crash: Crash, *purposes
     raise AssertionError(f"{crash} never happened")
 
 
-def assert_no_half_savepoint(directory: str) -> None:
-    """A folder is a whole savepoint, or nothing that anybody would take for one."""
-    store = open_store(directory)
+def standing_savepoints(ask: Ask) -> list[str]:
+    """A folder is a whole savepoint, or nothing that anybody would take for one. Gives the whole ones."""
+    directory = ask.request.directory
+    assert directory is not None
+    store, standing = open_store(directory), []
     for folder in {path.partition("/")[0] for path in store.list("")}:
         place = f"{directory}/{folder}"
         if store.exists(f"{folder}/_metadata.json"):
             assert len(tg.Savepoint.load(place).keyed_state("count", "seen").to_arrow()) > 0
+            standing.append(place)
         else:
             with pytest.raises(ConfigurationError, match="there is no checkpoint at"):
                 run(job(fresh_storage(), resume=place))
+    return standing
 
 
 #: Points that a stop comes to, behind its trigger. A restart comes to others; they are below.
 OF_A_STOP = [*(point for point in ALL_POINTS if point != "slot.restored"), *SAVEPOINT_POINTS[:2]]
+OF_THE_CHECKPOINT_BEHIND = [point for point in ALL_POINTS[1:] if "finished" not in point]
 OF_A_SAVEPOINT = [*ALL_POINTS[1:8], "driver.triggered", "driver.before-metadata", *SAVEPOINT_POINTS]
 
 
 @pytest.mark.parametrize("stop", [StopMode.SUSPEND, StopMode.DRAIN])
 @pytest.mark.parametrize("point", OF_A_STOP)
 def test_a_crash_at_each_step_of_a_stop_leaves_a_whole_job_or_a_whole_savepoint(point: str, stop: StopMode) -> None:
-    directory = fresh_storage() + "/savepoints"
-    ordered = functools.partial(request, stop, directory=directory)
-    storage, ask = crashed_run(ordered, Crash(point), Purpose.SUSPEND, Purpose.DRAIN)
+    storage, ask = crashed_run(functools.partial(request, stop), Crash(point), Purpose.SUSPEND, Purpose.DRAIN)
 
-    assert_no_half_savepoint(directory)
+    standing = standing_savepoints(ask)
     records = log_records(storage)
     stood = [record for record in records if record.kind is LogKind.SAVEPOINT_STOP]
     reached = point in OF_A_STOP[OF_A_STOP.index("driver.after-log") : OF_A_STOP.index("driver.after-finished") + 1]
     assert bool(stood) >= (reached or "commit" in point), "the record stands, and was not the restore point"
+    assert len(standing) == len(stood), "a savepoint is there, and what sinks had prepared for it is not"
     if stood:
         assert records[-1].kind is LogKind.FINISHED
         assert stood[0].latest is not None
@@ -187,23 +195,71 @@ def test_a_crash_at_each_step_of_a_stop_leaves_a_whole_job_or_a_whole_savepoint(
 def test_a_crash_at_each_step_of_a_savepoint_harms_neither(point: str, format: str) -> None:
     if format == "native" and point == "slot.table-stored":
         return  # it has one file
-    directory = fresh_storage() + "/savepoints"
-    ordered = functools.partial(request, format=format, directory=directory)
-    storage, ask = crashed_run(ordered, Crash(point), Purpose.SAVEPOINT)
+    storage, ask = crashed_run(functools.partial(request, format=format), Crash(point), Purpose.SAVEPOINT)
 
     assert_counted_once(ledger("out").rows(), SOURCE)
-    assert_no_half_savepoint(directory)
-    try:
-        path = ask.outcome.path
-    except SavepointFailed:
-        assert point != "driver.savepoint-stored" or tg.Savepoint.load(directory + "/" + _only_folder(directory))
-        return
-    assert_goes_on_behind(path, storage)
+    standing = standing_savepoints(ask)
+    assert len(standing) >= (point == "driver.savepoint-stored")
+    assert standing or isinstance(ask.request.future.exception(), SavepointFailed)
+    for path in standing:  # whether or not the user was told of it
+        assert_goes_on_behind(path, storage)
 
 
-def _only_folder(directory: str) -> str:
-    (folder,) = {path.partition("/")[0] for path in open_store(directory).list("")}
-    return folder
+@pytest.mark.parametrize("point", OF_THE_CHECKPOINT_BEHIND)
+def test_a_job_that_dies_behind_a_savepoint_can_still_come_back_to_it(point: str) -> None:
+    """The next checkpoint is killed at each of its steps, and all it has prepared is thrown away with the attempt. What the
+    savepoint holds must not be among it, or the savepoint must not stand."""
+    storage, ask = crashed_run(request, Crash(point), Purpose.COVER)
+
+    assert_counted_once(ledger("out").rows(), SOURCE)
+    for path in standing_savepoints(ask):
+        assert_goes_on_behind(path, storage)
+
+
+def test_a_job_goes_on_from_the_savepoint_of_a_stop_that_died_before_its_record() -> None:
+    """The driver is dead, and a savepoint is there: whoever starts from it rather than from the last checkpoint may."""
+    storage, ask = fresh_storage(), Ask(request(StopMode.SUSPEND), after_checkpoints=1)
+    points = AtTheSavepoint([Crash("driver.before-log")])
+    started = InProcessRun(job(storage), 0, asks=[ask], crash_points=points, max_drivers=1)
+    points.view, points.purposes = started._view, frozenset([Purpose.SUSPEND.value])
+    with pytest.raises(AllDriversDied):
+        started.run()
+    (path,) = standing_savepoints(ask)
+    assert log_records(storage)[-1].open_savepoint == path
+
+    run(job(storage, resume=path), crashes=(Crash("slot.after-ack", times=2),))
+
+    assert_counted_once(ledger("out").rows(), SOURCE)
+    assert standing_savepoints(ask) == [path]
+
+
+def check_random_crashes(seed: int) -> int:
+    """Two savepoints at random moments, up to four deaths at random points. How many savepoints stand."""
+    chance = random.Random(seed)
+    forget_ledgers()
+    points = [*ALL_POINTS, *SAVEPOINT_POINTS]
+    crashes = {Crash(chance.choice(points), nth=chance.randint(1, 6)) for _ in range(chance.randint(1, 4))}
+    directory, storage = fresh_storage() + "/savepoints", fresh_storage()
+    asks = [Ask(request(directory=directory), after_checkpoints=chance.randint(1, 3)) for _ in range(2)]
+    guarantee = chance.choice([{}, {"unaligned": True}, {"max_concurrent": 3}])
+    env = job(storage, every="20ms", **guarantee)
+    result = InProcessRun(env, seed, list(crashes), asks=asks).run()
+    assert result.status is JobStatus.FINISHED, result.error
+    assert_counted_once(ledger("out").rows(), SOURCE)
+    standing = standing_savepoints(asks[0])
+    for path in standing:
+        assert_goes_on_behind(path, storage)
+    return len(standing)
+
+
+def test_after_random_crashes_the_job_comes_back_to_every_savepoint_that_stands() -> None:
+    assert sum(check_random_crashes(seed) for seed in range(25)) > 15
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_after_many_random_crashes_the_job_comes_back_to_every_savepoint_that_stands() -> None:
+    assert sum(check_random_crashes(seed) for seed in range(25, 600)) > 300
 
 
 @pytest.mark.parametrize("format", ["canonical", "native"])
@@ -226,16 +282,19 @@ def test_a_crash_at_each_step_of_a_start_from_a_savepoint_begins_there_again(poi
 
 def test_a_snapshot_is_never_given_the_id_of_a_savepoint() -> None:
     """Not even by another driver, whose log would know nothing of it."""
-    storage, _ = crashed_run(request, Crash("driver.savepoint-stored"), Purpose.SAVEPOINT)
-
-    (noted,) = [record for record in log_records(storage) if record.kind is LogKind.SAVEPOINT]
+    storage, ask = crashed_run(request, Crash("driver.savepoint-stored"), Purpose.SAVEPOINT)
+    (path,) = standing_savepoints(ask)
     ids = logged_checkpoints(storage)
     assert len(ids) == len(set(ids))
-    assert noted.savepoint_ids_below - 1 not in ids
+    assert tg.Savepoint.load(path).checkpoint not in ids
+
+    storage, _ = crashed_run(functools.partial(request, StopMode.SUSPEND), Crash("driver.before-log"), Purpose.SUSPEND)
+    (noted,) = [record for record in log_records(storage) if record.kind is LogKind.SAVEPOINT]
+    assert noted.savepoint_ids_below - 1 not in logged_checkpoints(storage)
 
 
 class LogIsDown(MemoryStore):
-    """The record that notes a savepoint's id cannot be written, for a while."""
+    """The record that notes the savepoint of a stop cannot be written, for a while."""
 
     down = 6  #: all tries of the first savepoint, and one more
 
@@ -246,8 +305,8 @@ class LogIsDown(MemoryStore):
         return super().create(path, data)
 
 
-def test_a_savepoint_whose_id_cannot_be_noted_fails_and_the_job_goes_on() -> None:
-    ask = Ask(request(), after_checkpoints=1)
+def test_a_stop_that_cannot_be_noted_fails_and_the_job_goes_on() -> None:
+    ask = Ask(request(StopMode.SUSPEND), after_checkpoints=1)
     started = InProcessRun(job(), 0, asks=[ask], store=LogIsDown("log-is-down"))
     result = started.run()
 
@@ -449,3 +508,53 @@ def test_a_job_survives_the_deletion_of_a_foreign_checkpoint_that_it_was_started
     run(job(second, name="next", resume="latest", limits=limits))
 
     assert_counted_once(ledger("out").rows(), SOURCE)
+
+
+@pytest.fixture
+def the_dead_leave_files_open() -> Iterator[None]:
+    """A process that dies in one process is an object that is dropped with its files open."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
+        gc.collect()
+
+
+def died(env: tg.StreamEnvironment, point: str, nth: int) -> None:
+    with pytest.raises(AllDriversDied):
+        InProcessRun(env, 3, [Crash(point, nth=nth)], max_drivers=1).run()
+
+
+@pytest.mark.usefixtures("the_dead_leave_files_open")
+@pytest.mark.parametrize("kind", ["ledger", "delta", "manifest"])
+def test_a_checkpoint_that_was_left_uncommitted_by_a_rollback_is_committed_or_refused_when_the_job_returns(
+    kind: str, tmp_path: Path
+) -> None:
+    """Checkpoint 5 stands; its driver dies before a sink is told; the job goes back to 3 and on, and then to 5 after all.
+    Whatever else was committed meanwhile, the output of 5 must not be missing in silence."""
+    sinks = {"ledger": LedgerSink("out"), "delta": tg.DeltaSink(tmp_path), "manifest": tg.ParquetTableSink(tmp_path)}
+    storage, sink = fresh_storage(), sinks[kind]
+
+    def build(**settings: Any) -> tg.StreamEnvironment:
+        return counting_job(environment(storage=storage, every="10ms", retained=100, **settings), LONG_SOURCE, sink)
+
+    def rows() -> Counter[tuple[Any, ...]]:
+        if kind == "ledger":
+            return Counter(ledger("out").rows())
+        paths = DeltaTable(str(tmp_path)).file_uris() if kind == "delta" else read_manifest(str(tmp_path))
+        return Counter(tuple(row.values()) for path in paths for row in pq.read_table(path).to_pylist())
+
+    died(build(), "driver.after-log", 5)
+    first = rows()
+    died(build(resume="chk-3"), "driver.notified", 4)
+    between = rows() - first
+    assert between
+
+    result = InProcessRun(build(resume="chk-5"), 3).run()
+
+    if kind == "delta":
+        assert result.status is JobStatus.FINISHED, result.error
+        assert_counted_once((rows() - between).elements(), LONG_SOURCE)
+    else:
+        assert result.status is JobStatus.FAILED
+        assert isinstance(result.error, CommitLost)
+        assert rows() == first + between

@@ -11,6 +11,7 @@ from tidegate.protocol.checkpointing import (
     Action,
     CheckpointPolicy,
     CheckpointRequested,
+    CheckpointStored,
     DrainSources,
     FailAttempt,
     FinishJob,
@@ -19,7 +20,9 @@ from tidegate.protocol.checkpointing import (
     Purpose,
     RefuseSavepoint,
     SavepointRequested,
+    SnapshotDeclined,
     StopMode,
+    StoreCheckpoint,
     TriggerCheckpoint,
 )
 
@@ -40,11 +43,130 @@ def refused(checkpoint: int, request: int) -> list[Action]:
     ]
 
 
-def test_a_savepoint_is_stored_and_nobody_is_told() -> None:
+def triggered_savepoint(checkpoint: int = 1) -> TriggerCheckpoint:
+    return TriggerCheckpoint(checkpoint_id(checkpoint), Purpose.SAVEPOINT, 7)
+
+
+def triggered_cover(checkpoint: int) -> TriggerCheckpoint:
+    return TriggerCheckpoint(checkpoint_id(checkpoint), Purpose.COVER)
+
+
+def stored(actions: list[Action]) -> list[int]:
+    return [action.checkpoint for action in actions if isinstance(action, StoreCheckpoint)]
+
+
+def test_a_savepoint_is_stored_behind_a_checkpoint_and_nobody_is_told() -> None:
     coordinator = running()
-    assert coordinator.on(SavepointRequested(7)) == [TriggerCheckpoint(checkpoint_id(1), Purpose.SAVEPOINT, 7)]
-    assert coordinator.complete(1) == []
-    assert coordinator.scheduler.latest_completed == 0
+    assert coordinator.on(SavepointRequested(7)) == [triggered_savepoint()]
+    assert coordinator.ack_all(1) == [triggered_cover(2)], "it would stand before what it holds is sure to be committed"
+    assert stored(coordinator.ack_all(2)) == [2]
+
+    told, store = coordinator.on(CheckpointStored(checkpoint_id(2)))
+
+    assert told == NotifyComplete(checkpoint_id(2))
+    assert isinstance(store, StoreCheckpoint)
+    assert (store.checkpoint, store.purpose, store.request) == (1, Purpose.SAVEPOINT, 7)
+    assert store.snapshots == {slot: f"snapshot {slot}" for slot in coordinator.slots}
+    assert coordinator.on(CheckpointStored(checkpoint_id(1))) == []
+    assert coordinator.scheduler.latest_completed == 2
+
+
+def test_any_checkpoint_behind_a_savepoint_covers_it() -> None:
+    coordinator = running(max_concurrent=2)
+    coordinator.on(SavepointRequested(7))
+    assert coordinator.after(EVERY_S) == [TriggerCheckpoint(checkpoint_id(2), Purpose.PERIODIC)]
+    assert coordinator.ack_all(1) == [], "one is under way already"
+    coordinator.ack_all(2)
+    assert stored(coordinator.on(CheckpointStored(checkpoint_id(2)))) == [1]
+
+
+def test_a_savepoint_that_is_slower_than_the_checkpoint_behind_it_is_stored_at_once() -> None:
+    coordinator = running(max_concurrent=2)
+    coordinator.on(SavepointRequested(7))
+    coordinator.after(EVERY_S)
+    coordinator.complete(2)
+    assert stored(coordinator.ack_all(1)) == [1]
+
+
+def test_a_checkpoint_before_a_savepoint_does_not_cover_it() -> None:
+    coordinator = running(max_concurrent=2)
+    coordinator.after(EVERY_S)
+    assert coordinator.on(SavepointRequested(7)) == [triggered_savepoint(2)]
+    assert coordinator.ack_all(2) == [triggered_cover(3)]
+    assert stored(coordinator.complete(1)) == []
+
+
+def test_several_savepoints_are_covered_by_one_checkpoint() -> None:
+    coordinator = running()
+    coordinator.on(SavepointRequested(7))
+    coordinator.on(SavepointRequested(8))
+    assert coordinator.ack_all(1) == [TriggerCheckpoint(checkpoint_id(2), Purpose.SAVEPOINT, 8)]
+    assert coordinator.ack_all(2) == [triggered_cover(3)]
+    assert stored(coordinator.complete(3)) == [1, 2]
+
+
+def test_a_job_without_checkpoints_takes_one_behind_a_savepoint() -> None:
+    coordinator = Coordinator(CheckpointPolicy(interval_s=None))
+    coordinator.all_ready()
+    coordinator.on(SavepointRequested(7))
+    assert coordinator.ack_all(1) == [triggered_cover(2)]
+    assert stored(coordinator.complete(2)) == [1]
+
+
+def test_a_savepoint_fails_with_the_checkpoint_behind_it_and_neither_is_a_failed_checkpoint() -> None:
+    coordinator = running(tolerable_failures=0)
+    coordinator.on(SavepointRequested(7))
+    coordinator.ack_all(1)
+    covering, savepoint, refusal = coordinator.decline(S1, 2)
+    assert isinstance(covering, NotifyAborted)
+    assert isinstance(savepoint, NotifyAborted)
+    assert (savepoint.checkpoint, savepoint.reason) == (1, AbortReason.UNCOVERED)
+    assert isinstance(refusal, RefuseSavepoint)
+    assert refusal.request == 7
+    assert "disk full" in refusal.reason
+    assert coordinator.after(EVERY_S) == [TriggerCheckpoint(checkpoint_id(3), Purpose.PERIODIC)]
+
+
+def test_a_savepoint_waits_on_when_the_checkpoint_behind_it_is_overtaken() -> None:
+    coordinator = running()
+    coordinator.on(SavepointRequested(7))
+    coordinator.ack_all(1)
+    overtaken, again = coordinator.on(
+        SnapshotDeclined(S1, coordinator.scheduler.attempt, checkpoint_id(2), "late", overtaken=True)
+    )
+    assert isinstance(overtaken, NotifyAborted)
+    assert again == triggered_cover(3)
+    assert stored(coordinator.complete(3)) == [1]
+
+
+def test_a_savepoint_with_a_short_patience_expires_while_it_waits_for_the_checkpoint_behind_it() -> None:
+    coordinator = running()
+    coordinator.on(SavepointRequested(7, timeout_s=5.0))
+    coordinator.ack_all(1)
+    assert coordinator.scheduler.next_wake() == coordinator.now + 5.0
+    expired, refusal = coordinator.after(5.0)
+    assert isinstance(expired, NotifyAborted)
+    assert (expired.checkpoint, expired.reason) == (1, AbortReason.EXPIRED)
+    assert isinstance(refusal, RefuseSavepoint)
+    assert stored(coordinator.complete(2)) == []
+
+
+@pytest.mark.parametrize("stop", [StopMode.SUSPEND, StopMode.RESCALE, StopMode.DRAIN, None])
+def test_the_last_checkpoint_covers_a_savepoint_and_the_job_ends_behind_both(stop: StopMode | None) -> None:
+    coordinator = running()
+    coordinator.on(SavepointRequested(7))
+    for slot in sorted(coordinator.slots)[:-1]:
+        coordinator.ack(slot, 1)
+    if stop is not None:
+        coordinator.on(SavepointRequested(8, stop))
+    if stop in (StopMode.DRAIN, None):
+        coordinator.all_ended()
+    (last,) = coordinator.ack(max(coordinator.slots), 1)
+    assert isinstance(last, TriggerCheckpoint)
+    assert last.purpose.is_last
+    assert stored(coordinator.complete(2)) == [1]
+    assert coordinator.all_committed(2) == [], "a savepoint is on its way to storage"
+    assert coordinator.on(CheckpointStored(checkpoint_id(1))) == [FinishJob(last.purpose)]
 
 
 def test_a_savepoint_that_fails_is_no_failed_checkpoint() -> None:

@@ -37,7 +37,12 @@ def reader_context(clock: HandClock | None = None, subtask: int = 0, parallelism
 
 
 def writer_context(
-    record: Any = None, subtask: int = 0, parallelism: int = 1, attempt: str = "g1-a1", uid: str = "out"
+    record: Any = None,
+    subtask: int = 0,
+    parallelism: int = 1,
+    attempt: str = "g1-a1",
+    uid: str = "out",
+    incarnation: str = "",
 ) -> tuple[WriterContext, list[tuple[str, bytes]]]:
     """The context, and what goes through it to the driver."""
     sent: list[tuple[str, bytes]] = []
@@ -50,6 +55,7 @@ def writer_context(
         clock=HandClock(),
         record_type=record_type(record),
         send_to_driver=lambda topic, payload: sent.append((topic, payload)),
+        incarnation=incarnation,
     )
     return context, sent
 

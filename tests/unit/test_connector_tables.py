@@ -25,7 +25,7 @@ import tidegate as tg
 from tidegate.connectors.contract import CommitOutcome
 from tidegate.connectors.tables.sink import TableSink
 from tidegate.coordinator.observing import JobStatus
-from tidegate.errors import ConfigurationError
+from tidegate.errors import CommitLost, ConfigurationError
 from tidegate.ids import AttemptId
 from tidegate.testing import CrashCase, crash_matrix
 from tidegate.testing.runner import run_in_process
@@ -95,11 +95,11 @@ def test_an_epoch_of_all_subtasks_appears_at_once_and_once_however_often_it_is_a
 
     assert read(str(tmp_path)) == []
     assert committer.commit([data for _, data in first]) == [RETRY, RETRY]
-    sink.commit_on_driver("orders", "out", "", first)
+    sink.commit_on_driver(first, restored=False)
     assert sorted(row["amount"] for row in read(str(tmp_path))) == [1, 2]
     assert committer.commit([data for _, data in first + second]) == [DONE, DONE, RETRY]
     for _ in range(2):
-        sink.commit_on_driver("orders", "out", "", first + second)
+        sink.commit_on_driver(first + second, restored=False)
 
     assert sorted(row["amount"] for row in read(str(tmp_path))) == [1, 2, 3]
 
@@ -108,20 +108,50 @@ def test_a_job_of_another_incarnation_adds_and_does_not_take_the_numbers_of_the_
     kind: Any, tmp_path: Path
 ) -> None:
     sink, read = kind[0](tmp_path), kind[1]
-    old = prepared(sink, [Sale("de", 1)], checkpoint=5)
-    sink.commit_on_driver("orders", "out", "old", old)
+    old = prepared(sink, [Sale("de", 1)], checkpoint=5, incarnation="old")
+    sink.commit_on_driver(old, restored=False)
 
-    sink.commit_on_driver("orders", "out", "new", prepared(sink, [Sale("de", 2)], checkpoint=1))
-    sink.commit_on_driver("orders", "out", "third", old)  # one that continues the old one's savepoint
+    sink.commit_on_driver(prepared(sink, [Sale("de", 2)], checkpoint=1, incarnation="new"), restored=False)
+    sink.commit_on_driver(old, restored=True)  # a third one continues the old one's savepoint
 
     assert sorted(row["amount"] for row in read(str(tmp_path))) == [1, 2]
+
+
+def test_what_was_prepared_on_a_line_that_the_job_has_left_is_committed_when_it_comes_back(
+    kind: Any, tmp_path: Path
+) -> None:
+    """A start from an older checkpoint leaves checkpoint 6 behind, uncommitted; a larger number is no sign of it."""
+    sink, read = kind[0](tmp_path), kind[1]
+    five, six = prepared(sink, [Sale("de", 5)], checkpoint=5), prepared(sink, [Sale("de", 6)], checkpoint=6)
+    sink.commit_on_driver(five, restored=False)
+    sink.commit_on_driver(prepared(sink, [Sale("de", 7)], checkpoint=7, attempt="g2-a1"), restored=False)
+    committer = sink.committer(writer_context(Sale, attempt="g3-a1")[0])
+    assert committer.commit([data for _, data in five + six]) == [DONE, RETRY]
+
+    for _ in range(2):
+        sink.commit_on_driver(five + six, restored=True)
+
+    assert committer.commit([data for _, data in five + six]) == [DONE, DONE]
+    assert sorted(row["amount"] for row in read(str(tmp_path))) == [5, 6, 7]
+
+
+def test_what_was_prepared_and_is_gone_is_lost_and_not_a_hole_in_the_table(kind: Any, tmp_path: Path) -> None:
+    sink, read = kind[0](tmp_path), kind[1]
+    sink.commit_on_driver(prepared(sink, [Sale("de", 1)]), restored=False)
+    gone = prepared(sink, [Sale("de", 2), Sale("fr", 3)], checkpoint=2)
+    (tmp_path / json.loads(gone[0][1])["path"]).unlink()
+
+    with pytest.raises(CommitLost, match="1 files with 2 rows that were prepared for checkpoint 2 are not part"):
+        sink.commit_on_driver(gone, restored=True)
+
+    assert [row["amount"] for row in read(str(tmp_path))] == [1]
 
 
 def test_partitions_are_folders_and_come_back_as_columns(kind: Any, tmp_path: Path) -> None:
     sink, read = kind[0](tmp_path, partition_by="country"), kind[1]
     rows = [Sale("de", 1), Sale("fr/ü=%", 2), Sale(None, 3), Sale("de", 4)]
 
-    sink.commit_on_driver("orders", "out", "", prepared(sink, rows))
+    sink.commit_on_driver(prepared(sink, rows), restored=False)
 
     found = {(row["country"], row["amount"]) for row in read(str(tmp_path))}
     assert found == {("de", 1), ("fr/ü=%", 2), (None, 3), ("de", 4)}
@@ -186,7 +216,7 @@ def test_a_driver_that_cannot_commit_tries_again_in_the_next_attempt(tmp_path: P
 def test_files_of_dead_attempts_are_removed_from_a_manifest_table(tmp_path: Path) -> None:
     sink = tg.ParquetTableSink(tmp_path)
     committed, named = prepared(sink, [Sale("de", 1)]), prepared(sink, [Sale("de", 2)], checkpoint=2)
-    sink.commit_on_driver("orders", "out", "", committed)
+    sink.commit_on_driver(committed, restored=False)
     prepared(sink, [Sale("de", 3)], checkpoint=3)
     prepared(sink, [Sale("de", 4)], checkpoint=3, attempt="g2-a1")
     prepared(sink, [Sale("de", 5)], checkpoint=3, uid="another")
@@ -195,7 +225,7 @@ def test_files_of_dead_attempts_are_removed_from_a_manifest_table(tmp_path: Path
     sink.clean_up("orders", "out", AttemptId(1, 2), [data for _, data in named])  # type: ignore[arg-type]
 
     assert len(os.listdir(tmp_path / "_data")) == 4
-    sink.commit_on_driver("orders", "out", "", named)
+    sink.commit_on_driver(named, restored=False)
     assert sorted(row["amount"] for row in read_parquet_table(str(tmp_path))) == [1, 2]
 
 
@@ -225,7 +255,7 @@ def test_a_stream_that_does_not_fit_the_delta_table_is_refused_with_its_columns(
 
 def test_a_stream_that_does_not_fit_the_files_of_a_manifest_table_is_refused_with_their_columns(tmp_path: Path) -> None:
     sink = tg.ParquetTableSink(tmp_path, partition_by="country")
-    sink.commit_on_driver("orders", "out", "", prepared(sink, [Sale("de", 1)]))
+    sink.commit_on_driver(prepared(sink, [Sale("de", 1)]), restored=False)
 
     sink.writer(writer_context(Sale)[0]).close()  # the same type still fits
     with pytest.raises(
@@ -239,7 +269,7 @@ def test_values_that_parquet_holds_in_their_own_way_come_back_from_delta(tmp_pat
     row = (UUID(int=7), Decimal("1.50"), datetime(2026, 1, 1, tzinfo=UTC), [1, 2])
     sink = tg.DeltaSink(tmp_path)
 
-    sink.commit_on_driver("orders", "out", "", prepared(sink, [row], record=record))
+    sink.commit_on_driver(prepared(sink, [row], record=record), restored=False)
 
     (found,) = read_delta_table(str(tmp_path))
     assert found == {"f0": row[0].bytes, "f1": "1.50", "f2": row[2], "f3": [1, 2]}
@@ -247,9 +277,9 @@ def test_values_that_parquet_holds_in_their_own_way_come_back_from_delta(tmp_pat
 
 def test_a_delta_table_that_others_write_too_keeps_all_of_it(tmp_path: Path) -> None:
     sink = tg.DeltaSink(tmp_path)
-    sink.commit_on_driver("orders", "out", "", prepared(sink, [Sale("de", 1)]))
+    sink.commit_on_driver(prepared(sink, [Sale("de", 1)]), restored=False)
     write_deltalake(str(tmp_path), pa.table({"country": ["it"], "amount": [9]}), mode="append")
-    sink.commit_on_driver("orders", "out", "", prepared(sink, [Sale("de", 2)], checkpoint=2))
+    sink.commit_on_driver(prepared(sink, [Sale("de", 2)], checkpoint=2), restored=False)
 
     assert sorted(row["amount"] for row in read_delta_table(str(tmp_path))) == [1, 2, 9]
 

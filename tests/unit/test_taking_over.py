@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import tidegate as tg
@@ -9,12 +11,14 @@ from tidegate.coordinator.attempt import AttemptEnded
 from tidegate.coordinator.job import JobEnded, JobRun
 from tidegate.coordinator.observing import JobView
 from tidegate.errors import CheckpointDamaged, JobFailed, Superseded
+from tidegate.protocol.checkpointing import Purpose
 from tidegate.storage.checkpoints import store_checkpoint
 from tidegate.storage.log import JobLog, LogKind, Resume
 from tidegate.storage.memory_store import MemoryStore
 from tidegate.storage.metadata import CheckpointMetadata
 from tidegate.storage.paths import JobPaths
 from tidegate.task.ports import NoCrashPoints
+from tidegate.wire.control import SavepointOrder
 
 PATHS = JobPaths("orders")
 
@@ -120,3 +124,54 @@ def test_whatever_failed_behind_a_take_over_the_take_over_is_the_reason(store: B
     assert isinstance(ended, JobEnded)
     assert isinstance(ended.error, Superseded)
     assert second._log.read_newest().kind is LogKind.GENERATION
+
+
+class StoreOfTheSavepoint(BusyStore):
+    """Something happens right behind the moment in which a savepoint stands."""
+
+    def create(self, path: str, data: Any) -> bool:
+        created = super().create(path, data)
+        if path == f"{SAVEPOINT}/_metadata.json":
+            self.happening()
+        return created
+
+
+SAVEPOINT = "savepoints/savepoint-orders-1-abcdef"
+
+
+def stop_with_savepoint(old: JobRun) -> None:
+    inputs = old.next_attempt()
+    assert not isinstance(inputs, JobEnded)
+    order = SavepointOrder(SAVEPOINT, "canonical")
+    old.recorder.complete(inputs.id, inputs.next_checkpoint_id, Purpose.SUSPEND, {}, 0.0, order)
+
+
+def test_a_driver_that_wakes_up_in_its_stop_behind_a_newer_one_takes_its_savepoint_back():
+    """The newer one went on from the last checkpoint, and has thrown away what sinks had prepared for the savepoint."""
+    store = StoreOfTheSavepoint("stopped-late")
+    old, new = take_over(store), take_over(store)
+    old.begin()
+    store.happening = new.begin
+
+    with pytest.raises(Superseded):
+        stop_with_savepoint(old)
+
+    assert not store.list(SAVEPOINT)
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_what_was_to_be_the_savepoint_of_a_stop_is_removed_before_the_job_goes_on(restarts: int):
+    store = StoreOfTheSavepoint(f"stopped-and-died-{restarts}")
+    old = take_over(store)
+    old.begin()
+    store.happening = lambda: (_ for _ in ()).throw(KeyboardInterrupt())  # dies here
+    with pytest.raises(KeyboardInterrupt):
+        stop_with_savepoint(old)
+    assert store.exists(f"{SAVEPOINT}/_metadata.json")
+
+    for _ in range(restarts):  # the old one may store it again when it wakes up: each attempt looks
+        new = take_over(store)
+        new.begin()
+        store.put(f"{SAVEPOINT}/_metadata.json", b"woken up late")
+        new.next_attempt()
+        assert not store.list(SAVEPOINT)

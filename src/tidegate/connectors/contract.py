@@ -215,15 +215,14 @@ class Sink(ABC):
 
     commits_on_driver: ClassVar[bool] = False  #: `commit_on_driver` is to be called
 
-    def commit_on_driver(
-        self, job: str, uid: str, incarnation: str, prepared: list[tuple[CheckpointId, bytes]]
-    ) -> None:
+    def commit_on_driver(self, prepared: list[tuple[CheckpointId, bytes]], restored: bool) -> None:
         """Driver, when a checkpoint stands in the log: publish all of its committables in one step.
 
         For an outside that has one log for all subtasks, like a table. `prepared`: each with the checkpoint that prepared
         it, oldest first; what an earlier call has published may come again. Called right behind the log record, and before
-        each attempt with what that one starts from. The committers of the subtasks then only look whether it is done.
-        An exception: it is tried a few times, then the attempt fails, and the next one begins with it.
+        each attempt with what that one starts from (`restored`: it may be a savepoint from long ago). The committers of the
+        subtasks then only look whether it is done. An exception: it is tried a few times, then the attempt fails, and the
+        next one begins with it; CommitLost ends the job.
         """
 
     def clean_up(self, job: str, uid: str, attempt: AttemptId, uncommitted: list[bytes]) -> None:

@@ -266,8 +266,9 @@ class FileCommitter(Committer):
             same = os.stat(part.final).st_size == part.size_bytes and file_checksum(part.final) == part.checksum
         except FileNotFoundError:
             return self._lost(
-                f"Neither {part.staged} nor {part.final} exists: {part.rows} rows that were prepared have been deleted "
-                "from outside. Put one of the two back, or start from an older savepoint into an empty folder."
+                f"Neither {part.staged} nor {part.final} exists: {part.rows} rows that were prepared have been deleted, "
+                "from outside or by a start from an older checkpoint. Put one of the two back, start from the newest "
+                "checkpoint, or from an older savepoint into an empty folder."
             )
         return CommitOutcome.ALREADY_DONE if same else self._lost(_foreign(part))
 

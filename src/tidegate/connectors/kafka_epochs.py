@@ -1,20 +1,22 @@
 """Epochs of the Kafka sink: what a checkpoint keeps of them, and the marker that tells whether one was committed. Executor.
 
 The records of an epoch are in the checkpoint until they are committed, so no outage and no transaction timeout can lose them.
-A commit is one transaction: the records, and a marker in a compacted topic of ours:
+A commit is one transaction: the records, and a marker in a compacted topic of ours. What wrote them is its owner, and each
+attempt of it has a marker:
 
-    key    <incarnation>/<uid>/<subtask that wrote>       value  {"v": 1, "born": ..., "checkpoint": n, ...}
+    key    <incarnation>/<uid>/<subtask that wrote>/<attempt>       value  {"v": 1, "born": ..., "checkpoint": n, ...}
 
-    1. init_transactions with the transactional id of that key: whoever had it before can no longer commit, and what they had
+    1. init_transactions with the transactional id of the owner: whoever had it before can no longer commit, and what they had
        under way is settled, one way or the other
-    2. read the marker. Only now: before 1 an older worker might still write one
+    2. read the markers. Only now: before 1 an older worker might still write one
     3. marker >= n: done already. Else begin, records, marker n, commit
 
-Commits of one key are in the order of their checkpoints, so marker n stands for everything up to n.
+Commits of one attempt's epochs are in the order of their checkpoints, so its marker n stands for everything up to n. Of another
+attempt's epochs it says nothing: a job may go back behind a checkpoint, on with others, and one day forward to it again.
 
-"No marker" must never be taken for "not committed". So the writer makes one with checkpoint 0 before anything is prepared, with
-a random `born` that stays the same ever after; each epoch knows it, and knows the checkpoint `after` which it comes. A marker
-that is gone, born anew or older than `after` says that the evidence was lost: the job stops.
+"No marker" must never be taken for "not committed". So the owner's first writer leaves one, once, with the owner's key and a
+random `born`; each epoch knows it, and knows the checkpoint `after` which it comes in its attempt. If that first marker is gone
+or born anew, or that of the attempt is older than `after`, the evidence was lost: the job stops.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import msgspec
 from tidegate.connectors.kafka_client import METADATA_S, KafkaConnection, Trouble, kafka
 from tidegate.errors import ConfigurationError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  #: of epochs
 #: Readers of the topic wait behind transactions that other subtasks have open; this long, then the commit is tried later.
 MARKER_S = 20.0
 _POLL_S = 0.05
@@ -53,14 +55,19 @@ class Epoch(msgspec.Struct, frozen=True, array_like=True):
     subtask: int
     attempt: str
     checkpoint: int
-    born: str  #: of the marker
-    after: int  #: the checkpoint of the epoch before it, of the same writer
+    born: str  #: of the owner's first marker
+    after: int  #: the checkpoint of the epoch before it, of the same writer; 0: it is the first
     topics: list[str]
     records: list[EpochRecord]
 
     @property
+    def owner(self) -> str:
+        return owner_key(self.incarnation, self.uid, self.subtask)
+
+    @property
     def key(self) -> str:
-        return marker_key(self.incarnation, self.uid, self.subtask)
+        """Of its marker."""
+        return f"{self.owner}/{self.attempt}"
 
 
 class Marker(msgspec.Struct, frozen=True, rename={"version": "v"}):
@@ -70,7 +77,7 @@ class Marker(msgspec.Struct, frozen=True, rename={"version": "v"}):
     checkpoint: int
     job: str
     attempt: str
-    version: int = FORMAT_VERSION
+    version: int = 1
 
 
 def encode_epoch(epoch: Epoch) -> bytes:
@@ -78,11 +85,16 @@ def encode_epoch(epoch: Epoch) -> bytes:
 
 
 def decode_epoch(data: bytes) -> Epoch:
-    """:raises msgspec.MsgspecError: when it is none."""
-    return msgspec.msgpack.decode(data, type=Epoch)
+    """:raises ValueError: when it is none, or of another version."""
+    epoch = msgspec.msgpack.decode(data, type=Epoch)
+    if epoch.version != FORMAT_VERSION:
+        raise ValueError(
+            f"it has version {epoch.version}, this release reads {FORMAT_VERSION}: start the job with the release that wrote it"
+        )
+    return epoch
 
 
-def marker_key(incarnation: str, uid: str, subtask: int) -> str:
+def owner_key(incarnation: str, uid: str, subtask: int) -> str:
     return f"{incarnation}/{uid}/{subtask}"
 
 
@@ -91,42 +103,40 @@ class MarkerBlocked(Exception):
 
 
 class FencedProducer:
-    """A transactional producer that nobody else has, and the marker as it stands. Steps 1 and 2 of a commit."""
+    """A transactional producer that nobody else has, and the owner's markers as they stand. Steps 1 and 2 of a commit."""
 
     def __init__(
-        self, connection: KafkaConnection, topic: str, key: str, timeout_ms: int, trouble: Trouble, wait_s: float
+        self, connection: KafkaConnection, topic: str, owner: str, timeout_ms: int, trouble: Trouble, wait_s: float
     ) -> None:
-        self.key = key
         self._topic = topic
         self._failures: list[Any] = []
         self._wait_s = wait_s
         self.producer = connection.producer(
             trouble,
-            transactional_id=f"tidegate/{key}",
+            transactional_id=f"tidegate/{owner}",
             transaction_timeout_ms=timeout_ms,
             delivery_report_only_error=True,  # the commit tells of the others
             partitioner=connection.option("partitioner", "murmur2_random"),  # as Java's clients
         )
         self.producer.init_transactions(wait_s)  # 1
-        self.marker = read_marker(connection, topic, key, trouble)  # 2
+        self.markers = read_markers(connection, topic, owner, trouble)  # 2
 
-    def commit(self, topics: Sequence[str], records: Iterable[EpochRecord], marker: Marker) -> None:
+    def commit(self, topics: Sequence[str], records: Iterable[EpochRecord], key: str, marker: Marker) -> None:
         """One transaction; step 3. :raises KafkaException: when it failed, or nobody knows. Then this object is of no use."""
         producer = self.producer
         self._failures.clear()
         producer.begin_transaction()
         produce, delivered = producer.produce, self._delivered
         names = [*topics, self._topic]
-        last: EpochRecord = (-1, -1, self.key.encode(), msgspec.json.encode(marker), 0, [])
-        for place, partition, key, value, timestamp, headers in chain(records, [last]):
+        last: EpochRecord = (-1, -1, key.encode(), msgspec.json.encode(marker), 0, [])
+        for place, partition, its_key, value, stamp, headers in chain(records, [last]):
             while True:
                 try:
-                    if timestamp or headers:
-                        produce(
-                            names[place], value, key, partition, delivered, timestamp=timestamp, headers=headers or None
-                        )
+                    if stamp or headers:
+                        about = {"timestamp": stamp, "headers": headers or None}
+                        produce(names[place], value, its_key, partition, delivered, **about)
                     else:
-                        produce(names[place], value, key, partition, delivered)
+                        produce(names[place], value, its_key, partition, delivered)
                     break
                 except BufferError:  # the client's queue is full: let it send
                     producer.poll(0.1)
@@ -136,7 +146,7 @@ class FencedProducer:
             if self._failures:  # why: the message that a broker has refused
                 raise kafka().KafkaException(self._failures[0]) from None
             raise
-        self.marker = marker
+        self.markers[key] = marker
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is not None:
@@ -151,27 +161,26 @@ class FencedProducer:
 def first_marker(
     connection: KafkaConnection,
     topic: str,
-    key: str,
+    owner: str,
     job: str,
     attempt: str,
     timeout_ms: int,
     trouble: Trouble,
     wait_s: float,
 ) -> Marker:
-    """The marker of the key; made when there is none. Fences whoever had the key before."""
+    """The first marker of the owner; made when there is none. Fences whoever was the owner before."""
     make_topic(connection, topic, trouble)
-    fenced = FencedProducer(connection, topic, key, timeout_ms, trouble, wait_s)
+    fenced = FencedProducer(connection, topic, owner, timeout_ms, trouble, wait_s)
     try:
-        if fenced.marker is None:
-            fenced.commit([], [], Marker(secrets.token_hex(8), 0, job, attempt))
-        assert fenced.marker is not None
-        return fenced.marker
+        if owner not in fenced.markers:
+            fenced.commit([], [], owner, Marker(secrets.token_hex(8), 0, job, attempt))
+        return fenced.markers[owner]
     finally:
         fenced.close()
 
 
-def read_marker(connection: KafkaConnection, topic: str, key: str, trouble: Trouble) -> Marker | None:
-    """The newest committed one. :raises MarkerBlocked: :raises KafkaException:"""
+def read_markers(connection: KafkaConnection, topic: str, owner: str, trouble: Trouble) -> dict[str, Marker]:
+    """The newest committed ones of the owner and its attempts, by key. :raises MarkerBlocked: :raises KafkaException:"""
     confluent = kafka()
     place = confluent.TopicPartition(topic, 0, confluent.OFFSET_BEGINNING)
     # Up to everything that was there when we began, committed or not: what is committed may stand behind what is not yet.
@@ -185,8 +194,8 @@ def read_marker(connection: KafkaConnection, topic: str, key: str, trouble: Trou
         auto_offset_reset="earliest",
         fetch_wait_max_ms=10,  # the end of the topic is told when a fetch comes back empty
     )
-    found: Marker | None = None
-    wanted = key.encode()
+    found: dict[str, Marker] = {}
+    first, of_attempts = owner.encode(), f"{owner}/".encode()
     try:
         consumer.list_topics(
             topic, timeout=METADATA_S
@@ -197,8 +206,9 @@ def read_marker(connection: KafkaConnection, topic: str, key: str, trouble: Trou
             messages = consumer.consume(1000, _POLL_S)
             for message in messages:
                 if message.error() is None:
-                    if message.key() == wanted:
-                        found = None if message.value() is None else msgspec.json.decode(message.value(), type=Marker)
+                    key = message.key() or b""
+                    if key == first or key.startswith(of_attempts):
+                        _note(found, key.decode(), message.value())
                     if message.offset() + 1 >= end:
                         return found
                 elif message.error().code() != confluent.KafkaError._PARTITION_EOF:
@@ -210,6 +220,13 @@ def read_marker(connection: KafkaConnection, topic: str, key: str, trouble: Trou
                 raise MarkerBlocked(f"{topic} cannot be read to its end: a transaction is open, or no broker answers")
     finally:
         consumer.close()
+
+
+def _note(found: dict[str, Marker], key: str, value: bytes | None) -> None:
+    if value is None:
+        found.pop(key, None)
+    else:
+        found[key] = msgspec.json.decode(value, type=Marker)
 
 
 def _end_of(connection: KafkaConnection, place: Any, trouble: Trouble) -> int:

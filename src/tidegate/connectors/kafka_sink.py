@@ -15,8 +15,6 @@ from collections.abc import Callable
 from itertools import repeat
 from typing import Any, Union
 
-import msgspec
-
 from tidegate.batch import Batch
 from tidegate.connectors.contract import CommitOutcome, Committer, Sink, SinkWriter, WriterContext
 from tidegate.connectors.epoch_room import EPOCH_BYTES, EpochRoom, checked_epoch_bytes
@@ -30,7 +28,7 @@ from tidegate.connectors.kafka_epochs import (
     decode_epoch,
     encode_epoch,
     first_marker,
-    marker_key,
+    owner_key,
 )
 from tidegate.connectors.kafka_records import Encode, KeyOf, encoder, key_encoder
 from tidegate.connectors.kafka_topics import partitions_of
@@ -193,12 +191,12 @@ class _EpochWriter(SinkWriter):
         self._context = context
         trouble = Trouble(sink.connection, sink.what)
         self._encoding = _Encoding(sink, context, trouble)
-        key = marker_key(context.incarnation, context.uid, context.subtask)
+        owner = owner_key(context.incarnation, context.uid, context.subtask)
         try:
-            self._marker = first_marker(
+            self._first = first_marker(
                 sink.connection,
                 sink.markers,
-                key,
+                owner,
                 context.job,
                 context.attempt,
                 sink.transaction_timeout_ms,
@@ -207,7 +205,7 @@ class _EpochWriter(SinkWriter):
             )
         except (kafka().KafkaException, MarkerBlocked) as error:
             raise trouble.in_words("begin", error) from None
-        self._after = self._marker.checkpoint
+        self._after = CheckpointId(0)
         self._topics: dict[str, int] = {}
         self._records: list[Any] = []  #: each an EpochRecord
         self._room = EpochRoom(sink.what, context.subtask, sink.max_epoch_bytes)
@@ -231,7 +229,7 @@ class _EpochWriter(SinkWriter):
             subtask=self._context.subtask,
             attempt=self._context.attempt,
             checkpoint=checkpoint,
-            born=self._marker.born,
+            born=self._first.born,
             after=self._after,
             topics=list(self._topics),
             records=self._records,
@@ -249,54 +247,55 @@ class KafkaCommitter(Committer):
     def __init__(self, sink: KafkaSink) -> None:
         self._sink = sink
         self._trouble = Trouble(sink.connection, sink.what)
-        self._fenced: dict[str, FencedProducer] = {}  #: by marker key; as long as nobody fences us
+        self._fenced: dict[str, FencedProducer] = {}  #: by owner; as long as nobody fences us
 
     def commit(self, committables: list[bytes]) -> list[CommitOutcome]:
         outcomes: dict[int, CommitOutcome] = {}
-        by_key: dict[str, list[tuple[int, Epoch]]] = {}
+        by_owner: dict[str, list[tuple[int, Epoch]]] = {}
         for place, data in enumerate(committables):
             try:
                 epoch = decode_epoch(data)
-            except msgspec.MsgspecError as error:
+            except ValueError as error:
                 outcomes[place] = self._lost(f"A committable of the Kafka sink cannot be read ({error}).")
                 continue
-            by_key.setdefault(epoch.key, []).append((place, epoch))
-        for key, epochs in by_key.items():
+            by_owner.setdefault(epoch.owner, []).append((place, epoch))
+        for epochs in by_owner.values():
             epochs.sort(key=lambda item: item[1].checkpoint)
             for place, epoch in epochs:
-                outcomes[place] = outcome = self._commit(key, epoch)
+                outcomes[place] = outcome = self._commit(epoch)
                 if outcome in (CommitOutcome.RETRY, CommitOutcome.LOST):  # later ones must wait for it
                     outcomes |= {later: outcome for later, _ in epochs if later not in outcomes}
                     break
         return [outcomes[place] for place in range(len(committables))]
 
-    def _commit(self, key: str, epoch: Epoch) -> CommitOutcome:
-        sink = self._sink
+    def _commit(self, epoch: Epoch) -> CommitOutcome:
+        sink, owner = self._sink, epoch.owner
         try:
-            if key not in self._fenced:
-                self._fenced[key] = FencedProducer(
-                    sink.connection, sink.markers, key, sink.transaction_timeout_ms, self._trouble, _WAIT_S
+            if owner not in self._fenced:
+                self._fenced[owner] = FencedProducer(
+                    sink.connection, sink.markers, owner, sink.transaction_timeout_ms, self._trouble, _WAIT_S
                 )
-            fenced = self._fenced[key]
-            marker = fenced.marker
-            if marker is None or marker.born != epoch.born or marker.checkpoint < min(epoch.after, epoch.checkpoint):
-                return self._lost(_no_evidence(sink, epoch, marker))
-            if marker.checkpoint >= epoch.checkpoint:
+            fenced = self._fenced[owner]
+            first, marker = fenced.markers.get(owner), fenced.markers.get(epoch.key)
+            committed = 0 if marker is None else marker.checkpoint
+            if first is None or first.born != epoch.born or committed < epoch.after:
+                return self._lost(_no_evidence(sink, epoch, first, committed))
+            if committed >= epoch.checkpoint:
                 return CommitOutcome.ALREADY_DONE
             done = Marker(epoch.born, epoch.checkpoint, epoch.job, epoch.attempt)
-            fenced.commit(epoch.topics, epoch.records, done)
+            fenced.commit(epoch.topics, epoch.records, epoch.key, done)
             return CommitOutcome.DONE
         except (kafka().KafkaException, MarkerBlocked) as error:
             # Nobody knows what became of it. The next try fences this producer, and then the marker tells.
-            self._drop(key)
+            self._drop(owner)
             told = self._trouble.in_words(f"commit the epoch of checkpoint {epoch.checkpoint}", error)
             if isinstance(told, ConfigurationError) or _is_too_large(error):
                 raise _permanent(told) from None
             log.warning("%s; it is tried again", told)
             return CommitOutcome.RETRY
 
-    def _drop(self, key: str) -> None:
-        fenced = self._fenced.pop(key, None)
+    def _drop(self, owner: str) -> None:
+        fenced = self._fenced.pop(owner, None)
         if fenced is not None:
             fenced.close()
 
@@ -305,8 +304,8 @@ class KafkaCommitter(Committer):
         return CommitOutcome.LOST
 
     def close(self) -> None:
-        for key in list(self._fenced):
-            self._drop(key)
+        for owner in list(self._fenced):
+            self._drop(owner)
 
 
 def _is_too_large(error: Exception) -> bool:
@@ -318,10 +317,15 @@ def _permanent(told: TidegateError) -> ConfigurationError:
     return told if isinstance(told, ConfigurationError) else ConfigurationError(told.message, **told.context)
 
 
-def _no_evidence(sink: KafkaSink, epoch: Epoch, marker: Marker | None) -> str:
-    found = "there is none" if marker is None else f"it says checkpoint {marker.checkpoint}, born {marker.born}"
+def _no_evidence(sink: KafkaSink, epoch: Epoch, first: Marker | None, committed: int) -> str:
+    if first is None or first.born != epoch.born:
+        wanted = f"a marker {epoch.owner!r}, born {epoch.born}"
+        found = "there is none" if first is None else f"it was born {first.born}"
+    else:
+        wanted = f"a marker {epoch.key!r} of checkpoint {epoch.after} or later"
+        found = f"it says checkpoint {committed}" if committed else "there is none"
     return (
-        f"The topic {sink.markers!r} must hold a marker {epoch.key!r} of checkpoint {epoch.after} or later, born {epoch.born}; "
+        f"The topic {sink.markers!r} must hold {wanted}; "
         f"{found}. It was deleted or made anew, so nobody can tell whether the {len(epoch.records)} records of checkpoint "
         f"{epoch.checkpoint} are in {', '.join(epoch.topics)} already. Compare the topic with the job's input, then start from "
         "a savepoint of your choice, or anew."

@@ -96,7 +96,8 @@ def _by_the_final_name(store: ObjectStore, part: FileCommittable) -> tuple[Commi
     except StorageNotFound:
         return CommitOutcome.LOST, (
             f"Neither {store.uri(part.staged)} nor {store.uri(part.final)} exists: {part.rows} rows that were prepared have "
-            "been deleted from outside. Put one of the two back, or start from an older savepoint into an empty folder."
+            "been deleted, from outside or by a start from an older checkpoint. Put one of the two back, start from the newest "
+            "checkpoint, or from an older savepoint into an empty folder."
         )
     if _is(found, part):
         return CommitOutcome.ALREADY_DONE, ""

@@ -301,8 +301,8 @@ class Attempt:
         """The attempt has ended: savepoints that it had under way will never be whole."""
         for checkpoint, order in self._orders.items():
             pending = self.scheduler.pending.get(checkpoint)
-            if pending is not None and not pending.storing:  # else it may stand in the log
-                self.recorder.discard_savepoint(order)
+            if pending is None or not pending.storing:  # else it may stand
+                self.recorder.discard_savepoint(order.folder)
 
     # -- decisions ----------------------------------------------------------------------------------------------
 
@@ -346,7 +346,7 @@ class Attempt:
                 self._tell_all(Abort(checkpoint, latest_completed))
                 order = self._orders.pop(checkpoint, None)
                 if order is not None:
-                    self.storing.submit(lambda: self.recorder.discard_savepoint(order))
+                    self.storing.submit(lambda: self.recorder.discard_savepoint(order.folder))
                 self._littered = True
             case DiscardSnapshot(slot, checkpoint, _, answer):
                 self._littered = True

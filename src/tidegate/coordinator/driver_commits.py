@@ -8,15 +8,15 @@ driver that dies between the two leaves it to the next.
 
 from __future__ import annotations
 
-from tidegate.errors import ConfigurationError, ConnectorError
+from tidegate.errors import CommitLost, ConfigurationError, ConnectorError
 from tidegate.graph.plan import JobPlan
 from tidegate.graph.specs import SinkSpec
 from tidegate.ids import CheckpointId
 from tidegate.storage.metadata import CheckpointMetadata
 
 
-def commit_on_driver(plan: JobPlan, metadata: CheckpointMetadata, incarnation: str) -> None:
-    """:raises ConnectorError: :raises ConfigurationError: naming the sink. What was published stays so."""
+def commit_on_driver(plan: JobPlan, metadata: CheckpointMetadata, restored: bool) -> None:
+    """:raises ConnectorError: :raises ConfigurationError: :raises CommitLost: naming the sink. What was published stays so."""
     for operator in plan.operators:
         spec = operator.operator.spec
         if not isinstance(spec, SinkSpec) or not spec.sink.commits_on_driver:
@@ -31,9 +31,9 @@ def commit_on_driver(plan: JobPlan, metadata: CheckpointMetadata, incarnation: s
         if not prepared:
             continue
         try:
-            spec.sink.commit_on_driver(plan.job, operator.uid, incarnation, sorted(prepared))
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{operator.operator} could not be committed: {error}") from error
+            spec.sink.commit_on_driver(sorted(prepared), restored)
+        except (ConfigurationError, CommitLost) as error:
+            raise type(error)(f"{operator.operator} could not be committed: {error}") from error
         except Exception as error:
             raise ConnectorError(
                 f"{operator.operator} could not be committed: {type(error).__name__}: {error}"

@@ -22,6 +22,7 @@ from tidegate.coordinator.savepoints import Rescaled, SavepointDesk, SavepointRe
 from tidegate.coordinator.server import ControlServer
 from tidegate.errors import (
     CheckpointDamaged,
+    CommitLost,
     ConfigurationError,
     JobFailed,
     JobFolderInUse,
@@ -152,7 +153,7 @@ class JobExecution:
         while True:
             try:
                 inputs = self._job.next_attempt()
-            except (ConfigurationError, CheckpointDamaged, JobFolderInUse, Superseded):
+            except (ConfigurationError, CheckpointDamaged, CommitLost, JobFolderInUse, Superseded):
                 raise  # no retry can help
             except TidegateError as error:
                 decision = self._job.attempt_ended(AttemptEnded(error))

@@ -200,7 +200,7 @@ class JobRun:
 
         JobEnded when the log turns out to say FINISHED: it was in doubt whether that record stands.
 
-        :raises CheckpointDamaged: :raises ConfigurationError: :raises Superseded: when no attempt can help.
+        :raises CheckpointDamaged: :raises ConfigurationError: :raises CommitLost: :raises Superseded: when no attempt can help.
         :raises StorageError: when storage does not answer at the moment.
         """
         record = self._log.reread()  # this driver may have been away while another took the job over
@@ -208,6 +208,9 @@ class JobRun:
             return self._finished()
         if self._log.in_doubt is not None:
             record = self._log.take_generation(self._driver, self._wall_clock())
+        if record.open_savepoint and not record.stopping:
+            # The job goes on behind an older checkpoint, and what sinks had prepared for the savepoint is thrown away.
+            self.recorder.discard_savepoint(record.open_savepoint)
         metadata: CheckpointMetadata | None = None
         if record.latest is not None:
             older = [pointer for pointer in record.retained if pointer != record.latest]
@@ -224,7 +227,7 @@ class JobRun:
         self._clean_up_sinks(metadata)
         write_probe(self._store, self.plan.job, attempt)
         if metadata is not None:
-            commit_on_driver(self.plan, metadata, record.incarnation)
+            commit_on_driver(self.plan, metadata, restored=True)
         restored_from = None if metadata is None else metadata.checkpoint
         starts = plan_start(
             self.plan,

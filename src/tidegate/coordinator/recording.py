@@ -12,7 +12,7 @@ from functools import partial
 
 from tidegate.coordinator.driver_commits import commit_on_driver
 from tidegate.coordinator.ports import CrashPoints
-from tidegate.errors import StorageError, TidegateError
+from tidegate.errors import StorageError, Superseded, TidegateError
 from tidegate.graph.plan import JobPlan
 from tidegate.graph.specs import keys_of, user_function_of
 from tidegate.ids import AttemptId, CheckpointId, SlotId
@@ -71,7 +71,8 @@ class CheckpointRecorder:
         triggered_at: float,
         order: SavepointOrder | None = None,
     ) -> StoredCheckpoint:
-        """`order`: it is a savepoint, which stands in the log only if it is that of a stop.
+        """`order`: it is a savepoint, which stands in the log only if it is that of a stop. Any other is stored behind a
+        checkpoint that stands there.
 
         :raises StorageError: nothing stands in the log. :raises LogInDoubt: :raises Superseded:
         """
@@ -92,8 +93,8 @@ class CheckpointRecorder:
         if order is None:
             pointer = store_checkpoint(self.store, self.paths, metadata)
         else:
-            if purpose is Purpose.SAVEPOINT:
-                self._note_id(checkpoint)
+            if purpose is not Purpose.SAVEPOINT:
+                self._note(checkpoint, order)
             pointer = self._store_savepoint(metadata, purpose, order)
         if purpose is Purpose.SAVEPOINT:
             self.crash_points.reach("driver.savepoint-stored", None, checkpoint)
@@ -107,10 +108,16 @@ class CheckpointRecorder:
             kept, dropped = [*last.retained, pointer], []  # the user may want to go back behind the savepoint
         else:
             kept, dropped = plan_retention([*last.retained, pointer], self.keep)
-        self._append(self.log.completed(pointer, kept, self.wall_clock(), stop=stop))
+        try:
+            self._append(self.log.completed(pointer, kept, self.wall_clock(), stop=stop))
+        except Superseded:
+            newest = self.log.read_newest()
+            if order is not None and newest is not None and newest.open_savepoint == order.folder:
+                self.discard_savepoint(order.folder)  # the job went on without it
+            raise
         self.crash_points.reach("driver.after-log", None, checkpoint)
         self._dropped += dropped
-        self._commit_on_driver(metadata, last.incarnation)
+        self._commit_on_driver(metadata)
         place = self.store.uri(pointer.metadata_path)
         oldest = CheckpointId(min(each.id for each in kept))
         return StoredCheckpoint(pointer.size_bytes, folder_of(place) if order is not None else place, oldest)
@@ -123,28 +130,28 @@ class CheckpointRecorder:
         data = store_savepoint(self.store, order.folder, metadata, format=order.format, stopped=stopped, half=half)
         return pointer_to(f"{order.folder}/{METADATA_NAME}", data, metadata, owned=False)
 
-    def _note_id(self, checkpoint: CheckpointId) -> None:
-        """No other snapshot of the job gets the id of a savepoint that stands.
+    def _note(self, checkpoint: CheckpointId, order: SavepointOrder) -> None:
+        """If this driver dies before the record of the stop stands, the next one discards the savepoint.
 
         :raises StorageError: the savepoint is not taken, and the job goes on: `_settle` sees to the record.
         """
         try:
-            self._append(self.log.savepoint(checkpoint, self.wall_clock()))
+            self._append(self.log.savepoint(checkpoint, order.folder, self.wall_clock()))
         except LogInDoubt as error:
             raise StorageError(str(error)) from error
 
     def _settle(self) -> None:
-        """A record of `_note_id` may be in doubt: nothing can stand behind it until it is not."""
+        """A record of `_note` may be in doubt: nothing can stand behind it until it is not."""
         if self.log.in_doubt is not None:
             self._append(self.log.in_doubt)
 
-    def discard_savepoint(self, order: SavepointOrder) -> None:
+    def discard_savepoint(self, folder: str) -> None:
         """One that was given up: nothing of it may look like a savepoint."""
         try:
-            self.store.delete(f"{order.folder}/{METADATA_NAME}")
-            self.store.delete_many(self.store.list(f"{order.folder}/"))
+            self.store.delete(f"{folder}/{METADATA_NAME}")
+            self.store.delete_many(self.store.list(f"{folder}/"))
         except StorageError as error:
-            log.warning("parts of a savepoint that was given up stay in %s: %s", order.folder, error)
+            log.warning("parts of a savepoint that was given up stay in %s: %s", folder, error)
 
     def finish(self) -> None:
         self._settle()
@@ -197,12 +204,12 @@ class CheckpointRecorder:
         if swept:
             log.info("%d files that nobody refers to were removed from storage, %s first", len(swept), swept[0])
 
-    def _commit_on_driver(self, metadata: CheckpointMetadata, incarnation: str) -> None:
+    def _commit_on_driver(self, metadata: CheckpointMetadata) -> None:
         """Sinks with one log for all subtasks. The checkpoint counts already: if this fails, the next attempt does it."""
         delay = FIRST_RETRY_S
         for tries_left in reversed(range(LOG_TRIES)):
             try:
-                commit_on_driver(self.plan, metadata, incarnation)
+                commit_on_driver(self.plan, metadata, restored=False)
                 return
             except Exception as error:
                 if not tries_left:

@@ -4,8 +4,13 @@
                     |                            |
                     +-- timeout, decline --------+-- storing failed --> ABORTED --> slots are told
 
-A savepoint goes the same way, but nobody is told of its completion: it commits nothing. Its failure is no failure of the
-job's. The savepoint of a stop is the last checkpoint of the job: what it stands for is committed, and the job ends.
+A savepoint commits nothing, and nobody is told of it. But it holds what sinks have prepared for it, and a restart from an
+older checkpoint would throw that away. So it is stored only when a checkpoint behind it is complete, which commits the same:
+
+    (trigger) -> PENDING --all slots acked--> uncovered --a newer checkpoint completed--> STORING --> it stands
+
+If none is under way one is triggered (COVER). The failure of either is no failure of the job's. The savepoint of a stop is
+the last checkpoint of the job: what it stands for is committed, and the job ends.
 
     suspend   no other checkpoint under way -> the savepoint -> committed everywhere -> FinishJob
     drain     DrainSources -> every slot has ended -> the savepoint -> committed everywhere -> FinishJob
@@ -50,6 +55,7 @@ class Purpose(enum.Enum):
     REQUESTED = "requested"
     FINAL = "final"  #: after all input has ended
     SAVEPOINT = "savepoint"
+    COVER = "behind a savepoint"  #: commits what sinks have prepared for it; only then it stands
     SUSPEND = "stop: suspend"  #: the savepoint of a stop, sources stopped before it
     DRAIN = "stop: drain"  #: the savepoint of a stop, after every operator has had its end of input
     RESCALE = "rescale"  #: a checkpoint with sources stopped, after which the attempt ends
@@ -83,11 +89,12 @@ class AbortReason(enum.Enum):
     STORE_FAILED = "its metadata could not be stored"
     SUBSUMED = "a newer checkpoint completed first"
     OVERTAKEN = "a newer checkpoint overtook it at a slot"
+    UNCOVERED = "the checkpoint behind it failed"  #: of a savepoint
 
     @property
     def counted(self) -> bool:
-        """Being passed by a newer one is no failure: that one may succeed."""
-        return self not in (AbortReason.SUBSUMED, AbortReason.OVERTAKEN)
+        """Being passed by a newer one is no failure: that one may succeed. Nor is that of a savepoint."""
+        return self not in (AbortReason.SUBSUMED, AbortReason.OVERTAKEN, AbortReason.UNCOVERED)
 
 
 # -- events ---------------------------------------------------------------------------------------------------------
@@ -295,6 +302,7 @@ class CheckpointScheduler:
     last_completion: float = float("-inf")
     failures_in_a_row: int = 0
     savepoints: deque[SavepointRequested] = field(default_factory=deque)  #: that wait for a turn; none of them stops
+    uncovered: dict[CheckpointId, PendingCheckpoint] = field(default_factory=dict)  #: savepoints, all slots acked
     stop: SavepointRequested | None = None  #: the stop that was asked for and is not given up
     drained: bool = False  #: DrainSources was returned
     final: CheckpointId | None = None  #: the last checkpoint, once triggered
@@ -355,7 +363,7 @@ class CheckpointScheduler:
 
     def next_wake(self) -> float | None:
         """When TimePassed is due, at the latest."""
-        times = [p.deadline for p in self.pending.values() if not p.storing]
+        times = [p.deadline for p in (*self.pending.values(), *self.uncovered.values()) if not p.storing]
         # After the end of all input nothing periodic comes any more: a time in the past would keep the driver spinning.
         periodic = self.ready == self.slots and self.ended != self.slots and self.final is None and not self.finished
         if self.stop is not None:
@@ -376,13 +384,24 @@ class CheckpointScheduler:
         pending.snapshots[ack.slot] = ack.snapshot
         if pending.snapshots.keys() != self.slots:
             return []
+        if pending.purpose is Purpose.SAVEPOINT:
+            self.uncovered[ack.checkpoint] = self.pending.pop(ack.checkpoint)
+            return self._store_covered()
         newer = [other for other in self.pending.values() if other.checkpoint > pending.checkpoint]
-        if any(other.storing and other.purpose is not Purpose.SAVEPOINT for other in newer) and (
-            pending.purpose is not Purpose.SAVEPOINT
-        ):
+        if any(other.storing and other.purpose is not Purpose.SAVEPOINT for other in newer):
             return self._abort(pending.checkpoint, AbortReason.SUBSUMED, "a newer one is being stored")
+        return [self._store(pending)]
+
+    def _store(self, pending: PendingCheckpoint) -> StoreCheckpoint:
         pending.storing = True
-        return [StoreCheckpoint(pending.checkpoint, pending.purpose, dict(pending.snapshots), pending.request)]
+        return StoreCheckpoint(pending.checkpoint, pending.purpose, dict(pending.snapshots), pending.request)
+
+    def _store_covered(self) -> list[Action]:
+        """Savepoints that a completed checkpoint stands behind: it holds all that sinks have prepared for them."""
+        covered = [savepoint for id, savepoint in self.uncovered.items() if id < self.latest_completed]
+        for savepoint in covered:
+            self.pending[savepoint.checkpoint] = self.uncovered.pop(savepoint.checkpoint)
+        return [self._store(savepoint) for savepoint in covered]
 
     def _judge(self, ack: SnapshotAcknowledged) -> AckAnswer:
         if ack.attempt != self.attempt or ack.slot not in self.slots:
@@ -410,10 +429,10 @@ class CheckpointScheduler:
         aborts: list[Action] = []
         for id in older:
             aborts += self._abort(id, AbortReason.SUBSUMED, f"by checkpoint {checkpoint}")
-        return [*aborts, NotifyComplete(checkpoint)]
+        return [*aborts, NotifyComplete(checkpoint), *self._store_covered()]
 
     def _abort(self, checkpoint: CheckpointId, reason: AbortReason, detail: str) -> list[Action]:
-        aborted = self.pending.pop(checkpoint)
+        aborted = (self.uncovered if checkpoint in self.uncovered else self.pending).pop(checkpoint)
         if aborted.purpose.is_last:
             self.final = None  # after the end of all input it will be triggered again
         actions: list[Action] = [NotifyAborted(checkpoint, self.latest_completed, reason, detail)]
@@ -424,6 +443,9 @@ class CheckpointScheduler:
             if aborted.purpose is Purpose.DRAIN:
                 # The ends of input cannot be taken back, but for the checkpoint before them.
                 actions.append(FailAttempt(f"the savepoint of the drain failed ({reason.value}: {detail})"))
+        elif aborted.purpose is Purpose.COVER and reason.counted:
+            for savepoint in [id for id in self.uncovered if id < checkpoint]:
+                actions += self._abort(savepoint, AbortReason.UNCOVERED, f"{reason.value}: {detail}")
         elif reason.counted:
             self.failures_in_a_row += 1
             if self.failures_in_a_row > self.policy.tolerable_failures:
@@ -443,11 +465,14 @@ class CheckpointScheduler:
             missing = sorted(self.slots - pending.snapshots.keys())
             detail = f"no answer from slots {', '.join(map(str, missing[:8]))}" + (" ..." if len(missing) > 8 else "")
             actions += self._abort(checkpoint, AbortReason.EXPIRED, detail)
+        for checkpoint in [id for id, savepoint in self.uncovered.items() if savepoint.deadline <= now]:
+            actions += self._abort(checkpoint, AbortReason.EXPIRED, "no checkpoint behind it was complete")
         return actions
 
     def _may_finish(self) -> bool:
         return (
             not self.finished
+            and not self.pending  # a savepoint may be on its way to storage
             and self.final is not None
             and self.latest_completed >= self.final
             and all(self.committed.get(slot, 0) >= self.final for slot in self.slots)
@@ -476,6 +501,8 @@ class CheckpointScheduler:
         elif self.requested:
             self.requested -= 1
             purpose = Purpose.REQUESTED
+        elif any(id > max(self.pending, default=0) for id in self.uncovered):
+            purpose = Purpose.COVER
         elif self._periodic_is_due(now):
             assert self.policy.interval_s is not None
             assert self.next_periodic is not None

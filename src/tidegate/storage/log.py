@@ -14,8 +14,10 @@ Invariant 3. `latest` is the last of `retained`, unless it lies outside the job'
 Which ids a new generation gives out: from `next_checkpoint_id` on, without a gap. An id that an older driver triggered
 but never logged may thus be given out again. That is harmless: no slot commits before the id stands in the log, the
 older driver can no longer put it there (invariant 1), and all that was staged for it has the older attempt in its name.
-The id of a savepoint is noted (SAVEPOINT) before the savepoint stands, so it is never that of another snapshot. Inside
-a generation the coordinator counts on in memory and never gives an id out twice.
+A savepoint stands only behind a checkpoint with a larger id, so no other snapshot gets its id. That of a stop has none
+behind it: it is noted (SAVEPOINT) before it stands, with its folder, and the id is used up. If the record of the stop
+does not follow, the job has gone on without it, and the next attempt discards the folder. Inside a generation the
+coordinator counts on in memory and never gives an id out twice.
 
 A record whose `create` fails is *in doubt*: it may stand in the log, or arrive there later. Two ways out: `append` the
 very same record again until it succeeds, or `take_generation`: its record takes the sequence number, or is put behind
@@ -45,7 +47,7 @@ LOG_FORMAT_VERSION = 1
 class LogKind(enum.StrEnum):
     GENERATION = "generation"  #: a driver has taken the job over
     CHECKPOINT = "checkpoint"  #: a checkpoint is complete: its sinks may commit
-    SAVEPOINT = "savepoint"  #: a savepoint uses an id; it changes nothing for a resume
+    SAVEPOINT = "savepoint"  #: that of a stop is about to stand; it changes nothing for a resume
     SAVEPOINT_STOP = "savepoint_stop"  #: the savepoint of a stop: restored only to commit, then the job ends
     FINISHED = "finished"  #: all input has ended (or the stop is done), and all is committed
     CANCELED = "canceled"
@@ -85,9 +87,8 @@ class LogRecord(msgspec.Struct, frozen=True):
     stopping: bool = False  # `latest` is the savepoint of a stop; stays over take-overs until FINISHED
     finished: bool = False
     reason: str = ""  # of FAILED
-    savepoint_ids_below: int = (
-        0  # savepoints may have used ids below this: a new generation begins here, at the earliest
-    )
+    savepoint_ids_below: int = 0  # a stop's savepoint may have used ids below this: a new generation begins here
+    open_savepoint: str = ""  # the folder of a stop's savepoint whose SAVEPOINT_STOP does not stand: to be discarded
 
 
 class Resume(enum.Enum):
@@ -226,7 +227,7 @@ class JobLog:
     ) -> LogRecord:
         if newest is None:
             sequence, generation, incarnation, next_id = 0, 1, secrets.token_hex(8), 1
-            latest, retained, stopping = None, [], False
+            latest, retained, stopping, unsettled = None, [], False, ""
         else:
             sequence, generation, incarnation = newest.sequence + 1, newest.generation + 1, newest.incarnation
             next_id, latest, retained, stopping = (
@@ -235,6 +236,7 @@ class JobLog:
                 newest.retained,
                 newest.stopping,
             )
+            unsettled = newest.open_savepoint
         if isinstance(resume, CheckpointPointer):
             next_id = max(next_id, resume.id + 1)
             retained = [pointer for pointer in retained if pointer != resume]
@@ -242,6 +244,8 @@ class JobLog:
             if resume.owned and (resume.metadata_path.startswith(self._paths.folder) or is_uri(resume.metadata_path)):
                 retained = [*retained, resume]
             latest, stopping = resume, False
+            if unsettled and f"/{unsettled.rpartition('/')[2]}/" in resume.metadata_path:
+                unsettled = ""  # the job goes on from it, so it counts
         return LogRecord(
             sequence=sequence,
             kind=LogKind.GENERATION,
@@ -254,6 +258,7 @@ class JobLog:
             latest=latest,
             retained=retained,
             stopping=stopping,
+            open_savepoint=unsettled,
         )
 
     def _adopt(self, record: LogRecord) -> LogRecord:
@@ -333,12 +338,13 @@ class JobLog:
             latest=pointer,
             retained=list(retained),
             stopping=stop,
+            open_savepoint="" if stop else last.open_savepoint,
         )
 
-    def savepoint(self, checkpoint: int, now: float) -> LogRecord:
-        """The id is used up, before the savepoint stands. A checkpoint with a smaller one may still be completed."""
+    def savepoint(self, checkpoint: int, folder: str, now: float) -> LogRecord:
+        """The savepoint of a stop is about to stand in the folder: its id is used up."""
         used = max(self._held().savepoint_ids_below, checkpoint + 1)
-        return self._next(LogKind.SAVEPOINT, now, savepoint_ids_below=used)
+        return self._next(LogKind.SAVEPOINT, now, savepoint_ids_below=used, open_savepoint=folder)
 
     def finished(self, now: float) -> LogRecord:
         return self._next(LogKind.FINISHED, now, finished=True, stopping=False)

@@ -114,10 +114,8 @@ class MortalSink(Sink):
         made: Committer | None = self.deaths.around("committer", lambda: self.inner.committer(context))
         return None if made is None else _MortalCommitter(made, self.deaths)
 
-    def commit_on_driver(
-        self, job: str, uid: str, incarnation: str, prepared: list[tuple[CheckpointId, bytes]]
-    ) -> None:
-        self.inner.commit_on_driver(job, uid, incarnation, prepared)
+    def commit_on_driver(self, prepared: list[tuple[CheckpointId, bytes]], restored: bool) -> None:
+        self.inner.commit_on_driver(prepared, restored)
 
     def clean_up(self, job: str, uid: str, attempt: AttemptId, uncommitted: list[bytes]) -> None:
         self.deaths.around("clean_up", lambda: self.inner.clean_up(job, uid, attempt, uncommitted))

@@ -1,7 +1,8 @@
 """A two-phase-commit sink whose committed contents a test can read: what became visible, and in which epoch.
 
 In-process only: the ledger is shared memory of the test. It is strict on purpose: a commit of something that was never
-prepared is LOST, and a second commit of the same is ALREADY_DONE, as a good database would say.
+prepared is LOST, and a second commit of the same is ALREADY_DONE, as a good database would say. What dead attempts have
+staged and no checkpoint holds is thrown away before the next one, as databases and files must.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any, ClassVar
 
 from tidegate.batch import Batch
 from tidegate.connectors.contract import CommitOutcome, Committer, Sink, SinkWriter, WriterContext
-from tidegate.ids import CheckpointId
+from tidegate.connectors.database.names import parse_attempt
+from tidegate.ids import AttemptId, CheckpointId
 
 
 @dataclass(slots=True)
@@ -55,6 +57,12 @@ class LedgerSink(Sink):
     def committer(self, context: WriterContext) -> Committer:
         return _LedgerCommitter(self.name, self.flaky_commits)
 
+    def clean_up(self, job: str, uid: str, attempt: AttemptId, uncommitted: list[bytes]) -> None:
+        kept, staged = {_name_of(data) for data in uncommitted}, ledger(self.name).staged
+        for name in list(staged):
+            if name not in kept and f"-{uid}-" in name and parse_attempt(name.partition("/")[2]) < attempt:
+                del staged[name]
+
 
 class _LedgerWriter(SinkWriter):
     def __init__(self, name: str, context: WriterContext) -> None:
@@ -68,7 +76,7 @@ class _LedgerWriter(SinkWriter):
     def prepare(self, checkpoint: CheckpointId) -> list[bytes]:
         if not self._rows:
             return []
-        name = f"{checkpoint:08}-{self._context.uid}-{self._context.subtask}-{self._context.attempt}"
+        name = f"{checkpoint:08}-{self._context.uid}-{self._context.subtask}/{self._context.attempt}"
         self._ledger.staged[name], self._rows = self._rows, []
         return [json.dumps({"v": 1, "name": name}).encode()]
 
@@ -81,7 +89,7 @@ class _LedgerCommitter(Committer):
     def commit(self, committables: list[bytes]) -> list[CommitOutcome]:
         outcomes = []
         for committable in committables:
-            name = json.loads(committable)["name"]
+            name = _name_of(committable)
             self._ledger.commits_asked += 1
             if name in self._ledger.committed:
                 outcomes.append(CommitOutcome.ALREADY_DONE)
@@ -94,3 +102,8 @@ class _LedgerCommitter(Committer):
             else:
                 outcomes.append(CommitOutcome.LOST)
         return outcomes
+
+
+def _name_of(committable: bytes) -> str:
+    name: str = json.loads(committable)["name"]
+    return name

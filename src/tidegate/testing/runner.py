@@ -21,7 +21,7 @@ from tidegate.coordinator.attempt import Attempt, AttemptEnded, AttemptFinished,
 from tidegate.coordinator.job import AttemptInputs, Decision, JobEnded, JobRun, RestartIn
 from tidegate.coordinator.observing import JobStatus, JobView
 from tidegate.coordinator.savepoints import SavepointRequest
-from tidegate.errors import CheckpointDamaged, ConfigurationError, JobFolderInUse, Superseded, TidegateError
+from tidegate.errors import CheckpointDamaged, CommitLost, ConfigurationError, JobFolderInUse, Superseded, TidegateError
 from tidegate.ids import SlotId
 from tidegate.launch import collected_results, slot_settings
 from tidegate.storage.anywhere import reaching_anywhere
@@ -242,7 +242,7 @@ class InProcessRun:
         """One attempt. As in coordinator/execution.py, storage that does not answer is a failure like any other."""
         try:
             inputs = job.next_attempt()
-        except (ConfigurationError, CheckpointDamaged, JobFolderInUse, Superseded):
+        except (ConfigurationError, CheckpointDamaged, CommitLost, JobFolderInUse, Superseded):
             raise
         except TidegateError as error:
             return job.attempt_ended(AttemptEnded(error))

@@ -73,10 +73,8 @@ class Noted(Sink):
     def committer(self, context: WriterContext) -> Committer | None:
         return self.inner.committer(context)
 
-    def commit_on_driver(
-        self, job: str, uid: str, incarnation: str, prepared: list[tuple[CheckpointId, bytes]]
-    ) -> None:
-        self.inner.commit_on_driver(job, uid, incarnation, prepared)
+    def commit_on_driver(self, prepared: list[tuple[CheckpointId, bytes]], restored: bool) -> None:
+        self.inner.commit_on_driver(prepared, restored)
 
     def clean_up(self, job: str, uid: str, attempt: AttemptId, uncommitted: list[bytes]) -> None:
         self.inner.clean_up(job, uid, attempt, uncommitted)

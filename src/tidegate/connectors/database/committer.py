@@ -91,8 +91,9 @@ class DatabaseCommitter(Committer):
             return CommitOutcome.RETRY
         self.lost_reason = (
             f"{self._url} has no prepared transaction {epoch.id}, and {bookkeeping.LEDGER} has no row of it: {epoch.rows} "
-            f"records for table {epoch.table!r} were rolled back from outside, or this is not the server that prepared "
-            "them. Restore the server as it was, or start from an older savepoint."
+            f"records for table {epoch.table!r} were rolled back, from outside or by a start from an older checkpoint, or this "
+            "is not the server that prepared them. Restore the server as it was, or start from the newest checkpoint, or an "
+            "older savepoint."
         )
         return CommitOutcome.LOST
 

@@ -1,7 +1,8 @@
 """Delta Lake tables by `deltalake`: no JVM, no Spark job. Driver and executors; imported when a Delta sink is used.
 
-An epoch is one Delta transaction: its files as add actions, and a `txn` action with the app's id and the checkpoint. Delta
-keeps the newest such number for each app and refuses two writers of one app at once; that number is the evidence.
+An epoch is one Delta transaction: its files as add actions, and a `txn` action with the writer as the app's id and the
+checkpoint. Delta keeps the newest such number for each app and refuses two writers of one app at once; that number is the
+evidence.
 """
 
 from __future__ import annotations
@@ -76,16 +77,14 @@ class DeltaLog(TableLog):
         module = deltalake()
         return module.DeltaTable(self._location) if module.DeltaTable.is_deltatable(self._location) else None
 
-    def newest(self, app: str) -> int:
+    def newest(self, writer: str) -> int:
         table = self._table()
-        return 0 if table is None else table.transaction_version(app) or 0
+        return 0 if table is None else table.transaction_version(writer) or 0
 
-    def append(self, app: str, checkpoint: int, files: Sequence[TableFile], partition_by: Sequence[str]) -> None:
+    def append(self, writer: str, checkpoint: int, files: Sequence[TableFile], partition_by: Sequence[str]) -> None:
         module = deltalake()
         table = self._table()
         if table is None:
-            if not files:
-                return
             table = module.DeltaTable.create(
                 self._location, files[0].arrow_schema(), mode="ignore", partition_by=list(partition_by)
             )
@@ -107,13 +106,6 @@ class DeltaLog(TableLog):
             schema=table.schema(),
             partition_by=list(partition_by) or None,
             commit_properties=module.CommitProperties(
-                app_transactions=[module.Transaction(app_id=app, version=checkpoint)]
+                app_transactions=[module.Transaction(app_id=writer, version=checkpoint)]
             ),
         )
-
-    def holds(self, paths: set[str]) -> set[str]:
-        table = self._table()
-        if table is None:
-            return set()
-        uris = set(table.file_uris())
-        return {path for path in paths if any(uri.endswith(path) for uri in uris)}

@@ -1,10 +1,10 @@
 """A folder of Parquet files with a manifest: a table for whoever has no table format. Driver and executors.
 
     <table>/_data/<partition>/part-<sink>-<attempt>-<subtask>-<n>-<nonce>.parquet    hidden: readers go by the manifests
-    <table>/_manifest/<app>/<checkpoint, 12 digits>.json                             created only if absent
+    <table>/_manifest/<writer>/<checkpoint, 12 digits>.json                          created only if absent
 
-A manifest names the files of one checkpoint of one sink. The table is what all manifests name; `read_manifest` lists it. The
-newest number of an app is the evidence of its commits.
+A manifest names the files of one checkpoint of one attempt of a sink. The table is what all manifests name; `read_manifest`
+lists it. The newest number of a writer is the evidence of its commits.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ MANIFESTS = "_manifest"
 DATA = "_data"
 
 
-class Manifest(msgspec.Struct, frozen=True, rename={"version": "v"}):
+class Manifest(msgspec.Struct, frozen=True, rename={"version": "v", "writer": "app"}):
     """The files of one checkpoint. JSON."""
 
-    app: str
+    writer: str
     checkpoint: int
     files: list[TableFile]
     version: int = 1
@@ -39,7 +39,7 @@ class ParquetTableSink(TableSink):
     Parameters as for all tables: path, partition_by, max_bytes, max_age.
     """
 
-    def log(self) -> TableLog:
+    def log(self) -> ManifestLog:
         return ManifestLog(self.store)
 
     def check_schema(self, schema: pa.Schema) -> None:
@@ -70,18 +70,21 @@ class ManifestLog(TableLog):
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
-    def newest(self, app: str) -> int:
-        return max((_checkpoint_of(path) for path in self._store.list(_folder(app)) if _is_manifest(path)), default=0)
+    def newest(self, writer: str) -> int:
+        return max(
+            (_checkpoint_of(path) for path in self._store.list(_folder(writer)) if _is_manifest(path)), default=0
+        )
 
-    def append(self, app: str, checkpoint: int, files: Sequence[TableFile], partition_by: Sequence[str]) -> None:
-        manifest = msgspec.json.encode(Manifest(app, checkpoint, sorted(files, key=lambda file: file.path)))
-        path = f"{_folder(app)}/{checkpoint:012d}.json"
+    def append(self, writer: str, checkpoint: int, files: Sequence[TableFile], partition_by: Sequence[str]) -> None:
+        manifest = msgspec.json.encode(Manifest(writer, checkpoint, sorted(files, key=lambda file: file.path)))
+        path = f"{_folder(writer)}/{checkpoint:012d}.json"
         if not self._store.create(path, manifest) and self._store.get(path) != manifest:
             raise ConnectorError(
                 f"{self._store.uri(path)} exists and names other files: two jobs share this table. Give each its own."
             )
 
     def holds(self, paths: set[str]) -> set[str]:
+        """Those of the files that are part of the table."""
         return paths & {file.path for file in manifest_files(self._store)}
 
 
@@ -110,8 +113,8 @@ def table_schema(path: str) -> pa.Schema | None:
     return None
 
 
-def _folder(app: str) -> str:
-    return f"{MANIFESTS}/{xxhash.xxh3_64_hexdigest(app.encode('utf-8', 'surrogatepass'))}"
+def _folder(writer: str) -> str:
+    return f"{MANIFESTS}/{xxhash.xxh3_64_hexdigest(writer.encode('utf-8', 'surrogatepass'))}"
 
 
 def _is_manifest(path: str) -> bool:

@@ -3,9 +3,10 @@
 Where it runs: writers on the executors put files where they will stay, under names that nobody knows; the driver appends
 them to the table's log when the checkpoint stands in the job's log; the subtasks' committers look whether it has.
 
-Evidence: the table's log holds, for each job and sink (the app), the newest checkpoint whose files are in it. A commit takes
-all committables of a checkpoint n in one step and writes n with them, so whatever was prepared for n or before is in the
-table exactly when its number is n or more.
+Evidence: the table's log holds, for each writer (one attempt of one sink of one job), the newest checkpoint whose files are in
+it. A commit takes all that the writer has prepared up to a checkpoint n in one step and writes n with them, so whatever a
+writer prepared for n or before is in the table exactly when its number is n or more. Each attempt has a number of its own,
+because a job may go back behind a checkpoint, on with others, and one day forward to it again.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from tidegate.connectors.local_paths import local_path
 from tidegate.connectors.part_writer import PartWriter, StagedPart
 from tidegate.connectors.stored_files import SpooledParts
 from tidegate.durations import Duration, seconds
-from tidegate.errors import ConfigurationError
+from tidegate.errors import CommitLost, ConfigurationError
 from tidegate.ids import AttemptId, CheckpointId
 from tidegate.storage.store import ObjectStore, open_store
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class TableFile(msgspec.Struct, frozen=True, rename={"version": "v", "size_bytes": "bytes"}):
@@ -44,6 +45,7 @@ class TableFile(msgspec.Struct, frozen=True, rename={"version": "v", "size_bytes
     partition: list[tuple[str, str | None]]
     schema: bytes  # of the stream, with the columns of the partitions; Arrow IPC
     checkpoint: int
+    writer: str = ""  # `writer_id`; always there since version 2
     version: int = FORMAT_VERSION
 
     def arrow_schema(self) -> pa.Schema:
@@ -68,16 +70,12 @@ class TableLog(ABC):
     """The log of one table. Opened where it is used."""
 
     @abstractmethod
-    def newest(self, app: str) -> int:
-        """The newest checkpoint of this job and sink that the table has; 0 for none."""
+    def newest(self, writer: str) -> int:
+        """The newest checkpoint of this writer that the table has; 0 for none."""
 
     @abstractmethod
-    def append(self, app: str, checkpoint: int, files: Sequence[TableFile], partition_by: Sequence[str]) -> None:
+    def append(self, writer: str, checkpoint: int, files: Sequence[TableFile], partition_by: Sequence[str]) -> None:
         """Add the files and the number in one step. Of two tries at once one fails, or both write the same."""
-
-    @abstractmethod
-    def holds(self, paths: set[str]) -> set[str]:
-        """Those of the files that are part of the table."""
 
 
 class TableSink(Sink):
@@ -126,25 +124,36 @@ class TableSink(Sink):
         return _TableWriter(self, context)
 
     def committer(self, context: WriterContext) -> Committer:
-        return TableCommitter(self, app_id(context.job, context.uid, context.incarnation))
+        return TableCommitter(self)
 
-    def commit_on_driver(
-        self, job: str, uid: str, incarnation: str, prepared: list[tuple[CheckpointId, bytes]]
-    ) -> None:
-        log, app = self.log(), app_id(job, uid, incarnation)
-        newest = log.newest(app)
-        files = [decode_file(data) for checkpoint, data in prepared if checkpoint > newest]
-        if newest == 0 and files:
-            # A job that continues a savepoint of another one, or whose table knows it by another log: by the files, then.
-            there = log.holds({file.path for file in files})
-            files = [file for file in files if file.path not in there]
-        checkpoint = max(checkpoint for checkpoint, _ in prepared)
-        if checkpoint > newest:
-            log.append(app, checkpoint, files, self.partition_by)
+    def commit_on_driver(self, prepared: list[tuple[CheckpointId, bytes]], restored: bool) -> None:
+        log = self.log()
+        by_writer: dict[str, list[TableFile]] = {}
+        for _, data in prepared:
+            file = decode_file(data)
+            by_writer.setdefault(file.writer, []).append(file)
+        for writer, files in by_writer.items():  # more than one only where the older ones are in the table already
+            newest = log.newest(writer)
+            new = [file for file in files if file.checkpoint > newest]
+            if new:
+                if restored:
+                    self._refuse_missing(new)
+                log.append(writer, max(file.checkpoint for file in new), new, self.partition_by)
+
+    def _refuse_missing(self, files: Sequence[TableFile]) -> None:
+        missing = [file for file in files if not self.store.exists(file.path)]
+        if missing:
+            rows = sum(file.rows for file in missing)
+            raise CommitLost(
+                f"{self.store.location}: {len(missing)} files with {rows} rows that were prepared for checkpoint "
+                f"{missing[0].checkpoint} are not part of the table and not there any more ({missing[0].path} first). They "
+                "were deleted from outside, or the job has started from an older checkpoint since and gone on from there. "
+                "Start from the newest checkpoint, or from one before it."
+            )
 
 
-def app_id(job: str, uid: str, incarnation: str) -> str:
-    return f"tidegate:{job}:{uid}:{incarnation}"
+def writer_id(job: str, uid: str, incarnation: str, attempt: str) -> str:
+    return f"tidegate:{job}:{uid}:{incarnation}:{attempt}"
 
 
 class TableCommitter(Committer):
@@ -152,16 +161,13 @@ class TableCommitter(Committer):
 
     version = FORMAT_VERSION
 
-    def __init__(self, sink: TableSink, app: str) -> None:
+    def __init__(self, sink: TableSink) -> None:
         self._sink = sink
-        self._app = app
 
     def commit(self, committables: list[bytes]) -> list[CommitOutcome]:
-        newest = self._sink.log().newest(self._app)
-        return [
-            CommitOutcome.DONE if decode_file(data).checkpoint <= newest else CommitOutcome.RETRY
-            for data in committables
-        ]
+        log, files = self._sink.log(), [decode_file(data) for data in committables]
+        newest = {writer: log.newest(writer) for writer in {file.writer for file in files}}
+        return [CommitOutcome.DONE if file.checkpoint <= newest[file.writer] else CommitOutcome.RETRY for file in files]
 
 
 class _TableWriter(SinkWriter):
@@ -169,6 +175,7 @@ class _TableWriter(SinkWriter):
         self._sink = sink
         self._subtask = context.subtask
         self._prefix = f"{owner_prefix(context.job, context.uid)}-{context.attempt}-{context.subtask}"
+        self._writer = writer_id(context.job, context.uid, context.incarnation, context.attempt)
         self._schema = context.record_type.schema.serialize().to_pybytes()
         self._sequence = 0
         self._spool = SpooledParts(sink.store)
@@ -198,7 +205,14 @@ class _TableWriter(SinkWriter):
         self._spool.move(part.path, path)
         return msgspec.json.encode(
             TableFile(
-                path, part.size_bytes, part.rows, part.checksum, list(part.partition), self._schema, int(checkpoint)
+                path=path,
+                size_bytes=part.size_bytes,
+                rows=part.rows,
+                checksum=part.checksum,
+                partition=list(part.partition),
+                schema=self._schema,
+                checkpoint=int(checkpoint),
+                writer=self._writer,
             )
         )
 
