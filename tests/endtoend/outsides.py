@@ -133,6 +133,9 @@ class Outlet(ABC):
     def outage(self) -> None:
         """The service is killed, and away for longer than its transactions may last. A folder has none."""
 
+    def allow_doubles(self) -> None:
+        """Rows that are there may come again: whoever goes back asks for that."""
+
     def in_doubt(self) -> list[str] | None:
         """What is prepared and waits for its commit; None where only the checkpoint knows."""
         return None
@@ -190,6 +193,10 @@ class DatabaseOutlet(Outlet):
 
     def outage(self) -> None:
         outage_of(self._server)
+
+    def allow_doubles(self) -> None:
+        key = f"CONSTRAINT {self._table}_pkey" if self._server.kind == "postgresql" else "PRIMARY KEY"
+        self._server.ask(f"ALTER TABLE {self._table} DROP {key}")
 
     def in_doubt(self) -> list[str]:
         return prepared_of(self._server)

@@ -9,10 +9,11 @@
 | the service killed between prepare and commit, twice in a row | W, D | W, D | W, D | | | |
 | the broker of the source killed with it | as above | W | W | | | |
 | an outage longer than the service's transaction timeout | W, D | W, D | W, D | | | |
+| worker killed right behind a savepoint; long after, the job comes back to it | S | S | S | S | S | S |
 
-W and D are the two tests of this module; W with tables is slow. A folder has no service that could be killed. What came out
-is read by a read-committed consumer, the servers' own command-line clients, and pyarrow; the answer is computed from the
-settings.
+W, D and S are the tests of this module; W with tables, and some of S, are slow. A folder has no service that could be
+killed. What came out is read by a read-committed consumer, the servers' own command-line clients, and pyarrow; the answer is
+computed from the settings.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ from endtoend.sightings import FirstSightings
 from faults.jobs.tally import Settings
 from faults.kit import (
     assert_exact,
+    assert_written_again_from,
     await_that,
     crash_pid,
     crashes_that_happened,
     driver,
     gateway_of,
     is_running,
+    savepoint_and_a_death_right_behind_it,
     watched,
 )
 from tidegate.coordinator.observing import JobStatus
@@ -164,6 +167,38 @@ def test_drivers_are_killed_when_the_checkpoint_counts_and_nothing_is_committed_
             assert running.await_end() == "FINISHED"
 
     assert_as_it_should_be(pair, settings, sightings)
+
+
+#: One that keeps epochs in the checkpoint, one that prepares transactions, one with a log; the others are like one of them.
+SOME = [
+    name
+    if name in ("Kafka to Kafka", "Kafka to PostgreSQL", "files to Delta")
+    else pytest.param(name, marks=pytest.mark.slow)
+    for name in PAIRS
+]
+
+
+@pytest.mark.parametrize("pair", SOME, indirect=True)
+def test_a_worker_is_killed_right_behind_a_savepoint_and_long_after_the_job_comes_back_to_it(
+    pair: Pair, tmp_path: Path, spark_session: SparkSession
+) -> None:
+    settings = pair.settings(name="savepoints", folder=str(tmp_path), readings=60, every="1h")
+
+    with pair.inlet.open(settings):
+        with watched(settings, spark_session) as job:
+            savepoint = savepoint_and_a_death_right_behind_it(job)
+        settings = dataclasses.replace(settings, every="100ms")
+        with watched(dataclasses.replace(settings, resume="latest"), spark_session) as job:
+            assert job.await_end() is JobStatus.FINISHED
+        rows = pair.outlet.rows()
+        assert_exact(settings, rows)
+        pair.outlet.allow_doubles()
+
+        with watched(dataclasses.replace(settings, resume=str(savepoint)), spark_session) as job:
+            assert job.await_end() is JobStatus.FINISHED
+
+    assert_written_again_from(savepoint, settings, rows, pair.outlet.rows())
+    assert not pair.outlet.in_doubt()
 
 
 def test_the_table_of_the_docs_has_a_column_for_each_pair() -> None:

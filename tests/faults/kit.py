@@ -21,15 +21,17 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import psutil
 
-from faults.jobs.tally import BUCKETS, SOURCES, Settings, build
+from faults.jobs.tally import BUCKETS, SOURCES, Settings, build, records_written
 from tidegate.coordinator.observing import (
     AttemptFailed,
     JobEvent,
     JobStatus,
     StatusChanged,
 )
+from tidegate.ids import SlotId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,6 +76,19 @@ def assert_exact(settings: Settings, rows: list[list[int]] | None = None) -> Non
         places[bucket].append(mth)
     for bucket, taken in places.items():
         assert sorted(taken) == list(range(1, len(taken) + 1)), f"the state of bucket {bucket} is wrong"
+
+
+def assert_written_again_from(
+    savepoint: Path, settings: Settings, before: list[list[int]], after: list[list[int]]
+) -> None:
+    """The job came back to the savepoint: exactly what lies behind it was written once more. Read with pandas alone."""
+    counts = pd.read_parquet(savepoint / "keyed" / "of-source" / "count")
+    read = dict(zip(counts["key"], counts["value"], strict=True))
+    again = Counter((source, number) for source, number, *_ in after)
+    again.subtract((source, number) for source, number, *_ in before)
+    expected = {(s, number) for s in range(SOURCES) for number in range(read.get(s, 0), settings.readings)}
+    assert expected
+    assert {reading: times for reading, times in again.items() if times} == dict.fromkeys(expected, 1)
 
 
 def crashes_that_happened(settings: Settings) -> list[str]:
@@ -186,6 +201,22 @@ def watched(settings: Settings, spark: SparkSession) -> Iterator[Watched]:
         yield job
     finally:
         job.end()
+
+
+def savepoint_and_a_death_right_behind_it(job: Watched) -> Path:
+    """A savepoint of a job without periodic checkpoints, with output of its own; a worker is killed when it stands. When
+    the job has recovered it is canceled. Gives the folder."""
+    settings, client = job.settings, job.client
+    job.await_running()
+    client.checkpoint_now()
+    written = records_written(client, settings)
+    await_that("records behind the checkpoint", lambda: records_written(client, settings) > written)
+    savepoint = client.savepoint(settings.savepoints)
+    os.kill(client.workers()[SlotId(2, 0)].pid, signal.SIGKILL)
+    job.await_running(attempts=2)
+    client.cancel()
+    job.await_end()
+    return Path(savepoint.removeprefix("file://"))
 
 
 def recovery_times(steps: list[tuple[str, float]]) -> list[float]:

@@ -13,9 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import signal
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,20 +21,20 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tidegate as tg
-from faults.jobs.tally import SOURCES, Settings, carry_out, records_written
+from faults.jobs.tally import SOURCES, Settings, carry_out
 from faults.kit import (
     Watched,
     assert_exact,
-    await_that,
+    assert_written_again_from,
     committed_rows,
     crashes_that_happened,
     driver,
     gateway_of,
+    savepoint_and_a_death_right_behind_it,
     watched,
 )
 from tidegate.coordinator.observing import JobStatus
 from tidegate.errors import ConfigurationError
-from tidegate.ids import SlotId
 from tidegate.testing.crash_points import Crash
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
@@ -87,24 +84,18 @@ def stored_folders(settings: Settings) -> Iterator[tuple[Path, bool]]:
         yield folder, (folder / "_metadata.json").exists()
 
 
-def readings_before(folder: Path) -> dict[int, int]:
-    """How many of each source the job had read."""
-    positions = pd.read_parquet(folder / "sources.parquet")
-    read = {}
-    for split, position in zip(positions["split"], positions["position"], strict=True):
-        source, of = map(int, split.split("-of-"))
-        assert of == SOURCES
-        read[source] = len(range(source, json.loads(position) or 0, SOURCES))
-    return read
-
-
 def assert_whole(folder: Path) -> None:
     """Its state is that of its positions, and every file that it names is there. Nothing of Tidegate is asked."""
     metadata = json.loads((folder / "_metadata.json").read_text())
     tables = [table for slot in metadata["slots"] for table in slot["tables"]]
     assert tables
     assert all((folder / table["path"]).stat().st_size == table["size"] for table in tables)
-    expected = readings_before(folder)
+    positions = pd.read_parquet(folder / "sources.parquet")
+    expected = {}
+    for split, position in zip(positions["split"], positions["position"], strict=True):
+        source, of = map(int, split.split("-of-"))
+        assert of == SOURCES
+        expected[source] = len(range(source, json.loads(position) or 0, SOURCES))
     counts = pd.read_parquet(folder / "keyed" / "of-source" / "count")
     assert dict(zip(counts["key"], counts["value"], strict=True)) == {s: n for s, n in expected.items() if n}
 
@@ -128,18 +119,10 @@ def assert_the_job_comes_back(settings: Settings, spark: SparkSession) -> None:
     behind = [folder for folder in stand if json.loads((folder / "_metadata.json").read_text())["stopped"] is None]
     settings = dataclasses.replace(settings, crashes=[], only_while_asked=False, every="50ms")
     for folder in behind:
-        before = written(settings)
+        before = committed_rows(settings.output)
         with watched(dataclasses.replace(settings, resume=str(folder)), spark) as job:
             assert job.await_end() is JobStatus.FINISHED
-        again = written(settings)
-        again.subtract(before)
-        read = readings_before(folder)
-        expected = {(source, number) for source in read for number in range(read[source], settings.readings)}
-        assert {reading: times for reading, times in again.items() if times} == dict.fromkeys(expected, 1)
-
-
-def written(settings: Settings) -> Counter[tuple[int, int]]:
-    return Counter((source, number) for source, number, *_ in committed_rows(settings.output))
+        assert_written_again_from(folder, settings, before, committed_rows(settings.output))
 
 
 # -- workers ------------------------------------------------------------------------------------------------------------
@@ -207,15 +190,7 @@ def test_a_worker_killed_right_behind_a_savepoint_does_not_take_the_savepoint_wi
     """What the sink had staged for the savepoint would be swept away, were no checkpoint behind it."""
     settings = settings_of([], tmp_path)
     with watched(settings, spark_session) as job:
-        job.await_running()
-        job.client.checkpoint_now()
-        read = records_written(job.client)
-        await_that("records behind the checkpoint", lambda: records_written(job.client) > read)
-        job.client.savepoint(settings.savepoints)
-        os.kill(job.client.workers()[SlotId(2, 0)].pid, signal.SIGKILL)
-        job.await_running(attempts=2)
-        job.client.cancel()
-        job.await_end()
+        savepoint_and_a_death_right_behind_it(job)
 
     with watched(dataclasses.replace(settings, resume="latest", every="50ms"), spark_session) as job:
         assert job.await_end() is JobStatus.FINISHED

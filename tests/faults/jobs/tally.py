@@ -91,6 +91,10 @@ class Settings:
         return os.path.join(self.folder, "epochs")
 
     @property
+    def sink_uid(self) -> str:
+        return self.sink[0] if self.sink else "files"
+
+    @property
     def log(self) -> str:
         return os.path.join(self.folder, "checkpoints", self.name, "log")
 
@@ -230,7 +234,7 @@ def build(settings: Settings, spark: Any = None) -> tg.StreamEnvironment:
         .map(same, uid="same", returns=tuple[int, int, int])
         .key_by(bucket, key_type=int)
         .process(CountOfBucket(settings.slow_s), uid="of-bucket", returns=tuple[int, int, int, int, int, int])
-        .sink_to(sink, uid=settings.sink[0] if settings.sink else "files")
+        .sink_to(sink, uid=settings.sink_uid)
     )
     return env
 
@@ -267,8 +271,8 @@ def carry_out(client: JobClient, settings: Settings, what: str) -> str | None:
     """Take a checkpoint, then ask; for a stop behind records that are to be committed. The savepoint's path; None: it was
     refused, and the job goes on."""
     client.checkpoint_now()
-    written = records_written(client)
-    while what != "savepoint" and records_written(client) == written:
+    written = records_written(client, settings)
+    while what != "savepoint" and records_written(client, settings) == written:
         time.sleep(0.02)
     before = crashes_noted(settings)
     path = None
@@ -290,10 +294,12 @@ def crashes_noted(settings: Settings) -> int:
     return sum(name.startswith("crash-") for name in os.listdir(settings.notes))
 
 
-def records_written(client: JobClient) -> int:
+def records_written(client: JobClient, settings: Settings) -> int:
     """By the sinks, as far as the driver has heard."""
     heard = client.view.snapshot().heartbeats.values()
-    return sum(operator.records_in for each in heard for operator in each.operators if operator.uid == "files")
+    return sum(
+        operator.records_in for each in heard for operator in each.operators if operator.uid == settings.sink_uid
+    )
 
 
 def await_running(client: JobClient) -> None:
