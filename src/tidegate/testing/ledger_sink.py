@@ -60,7 +60,8 @@ class LedgerSink(Sink):
     def clean_up(self, job: str, uid: str, attempt: AttemptId, uncommitted: list[bytes]) -> None:
         kept, staged = {_name_of(data) for data in uncommitted}, ledger(self.name).staged
         for name in list(staged):
-            if name not in kept and f"-{uid}-" in name and parse_attempt(name.partition("/")[2]) < attempt:
+            of_the_sink, *wrote = name.rsplit("-", 2)
+            if name not in kept and of_the_sink[9:].startswith(f"{uid}-") and parse_attempt("-".join(wrote)) < attempt:
                 del staged[name]
 
 
@@ -76,7 +77,7 @@ class _LedgerWriter(SinkWriter):
     def prepare(self, checkpoint: CheckpointId) -> list[bytes]:
         if not self._rows:
             return []
-        name = f"{checkpoint:08}-{self._context.uid}-{self._context.subtask}/{self._context.attempt}"
+        name = f"{checkpoint:08}-{self._context.uid}-{self._context.subtask}-{self._context.attempt}"
         self._ledger.staged[name], self._rows = self._rows, []
         return [json.dumps({"v": 1, "name": name}).encode()]
 
