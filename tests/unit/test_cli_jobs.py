@@ -379,3 +379,14 @@ def test_bash_completes_with_it(tmp_path: Path) -> None:
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, env=environment)
     assert done.stdout.split() == ["status", "stop"], done.stderr
+
+
+def test_a_command_that_is_given_too_much_says_what_it_takes_itself(capsys: Captured) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(["savepoint", "hand", "/tmp/there"])
+
+    assert raised.value.code == 2
+    err = capsys.readouterr().err
+    assert "usage: tidegate savepoint" in err
+    assert "--to FOLDER" in err
+    assert "unrecognized arguments: /tmp/there" in err

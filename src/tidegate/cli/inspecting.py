@@ -89,7 +89,7 @@ def _overview(savepoint: Savepoint, options: argparse.Namespace) -> int:
         parts += [Text(""), of_sources, *_more(len(sources), options.limit, "split")]
     if prepared:
         who = ", ".join(sorted({row["uid"] for row in prepared}))
-        parts += [Text(""), Text(f"prepared by sinks and not committed: {len(prepared):,} ({who})")]
+        parts += [Text(""), Text(f"prepared by sinks, to be committed if it is not yet: {len(prepared):,} ({who})")]
     show(*parts)
     return EXIT_DONE
 

@@ -45,10 +45,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+class _Command(argparse.ArgumentParser):
+    """Says what it takes itself when it is given more; else the usage of `tidegate` would be shown."""
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def, override]
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tidegate", description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"tidegate {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="command")
+    commands = parser.add_subparsers(dest="command", metavar="command", parser_class=_Command)
     _add_run(commands)
     add_job_commands(commands)
     add_history(commands)

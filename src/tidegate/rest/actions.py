@@ -169,7 +169,11 @@ def savepoint_folder(job: ServedJob, asked: str | None) -> str | None:
     if asked is not None and asked.strip():
         if not any(is_inside(asked, root) for root in roots):
             allowed = ", ".join(without_credentials(root) for root in roots) or "none: the job has no storage"
-            raise Problem(403, f"by REST, savepoints may be written only inside the job's own folders ({allowed})")
+            raise Problem(
+                403,
+                f"by REST, savepoints may be written only inside the job's own folders ({allowed}). Name a folder there, or "
+                "start the job with execution.checkpointing.savepoint-dir set to the place you want.",
+            )
         if job.config.storage and is_inside(asked, job.config.storage):
             below = _taken_apart(asked)[1][len(_taken_apart(job.config.storage)[1]) :]
             if JobPaths.is_machinery(below):
