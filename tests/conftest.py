@@ -6,10 +6,12 @@ its own session gets this one. A test that needs another session runs it in a pr
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -46,6 +48,15 @@ def seed() -> int:
     chosen = random.SystemRandom().getrandbits(32) if given is None else int(given)
     print(f"random seed: {chosen} (again: TIDEGATE_SEED={chosen})")
     return chosen
+
+
+@pytest.fixture
+def the_dead_leave_files_open() -> Iterator[None]:
+    """A process that dies in one process is an object that is dropped with its files open."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
+        gc.collect()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -93,7 +93,7 @@ MUTANTS = (
         "slots go on behind the savepoint of a stop",
         (
             Change(
-                "protocol/checkpointing.py",
+                "protocol/checkpoint_events.py",
                 "        return self in (Purpose.SUSPEND, Purpose.RESCALE)\n",
                 "        return self is Purpose.RESCALE\n",
             ),

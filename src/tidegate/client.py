@@ -16,7 +16,7 @@ from tidegate.errors import ConfigurationError
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import SlotId
 from tidegate.notebook import job_html
-from tidegate.protocol.checkpointing import StopMode
+from tidegate.protocol.checkpoint_events import StopMode
 from tidegate.wire.handshake import Hello
 
 

@@ -227,7 +227,7 @@ def run_to_the_end(env: tg.StreamEnvironment, seed: int = 0, *crashes: Crash, **
     result = started.run()
     assert result.status is JobStatus.FINISHED, result.error
     for crash in crashes:
-        assert started._crash_points.done.get(crash) == crash.times, f"{crash} did not happen"
+        assert started.world.crash_points.done.get(crash) == crash.times, f"{crash} did not happen"
     return started
 
 

@@ -10,14 +10,11 @@ import pytest
 from protocol_kit import attempt_id, checkpoint_id, slot_ids
 
 from tidegate.ids import AttemptId, CheckpointId, SlotId
-from tidegate.protocol.checkpointing import (
-    FINAL_RETRY_S,
+from tidegate.protocol.checkpoint_events import (
     AbortReason,
     AckAnswer,
     Action,
-    CheckpointPolicy,
     CheckpointRequested,
-    CheckpointScheduler,
     CheckpointStored,
     CheckpointStoreFailed,
     DiscardSnapshot,
@@ -36,6 +33,7 @@ from tidegate.protocol.checkpointing import (
     TimePassed,
     TriggerCheckpoint,
 )
+from tidegate.protocol.checkpointing import FINAL_RETRY_S, CheckpointPolicy, CheckpointScheduler
 
 S0, S1, S2 = SlotId(0, 0), SlotId(1, 0), SlotId(1, 1)
 SLOTS = slot_ids(1, 2)

@@ -15,7 +15,7 @@ import tidegate as tg
 from tidegate.coordinator.restore_check import Verdict, check_restore
 from tidegate.errors import ConfigurationError, TypeDeclarationError
 from tidegate.graph.plan import plan_job
-from tidegate.protocol.checkpointing import StopMode
+from tidegate.protocol.checkpoint_events import StopMode
 from tidegate.state.declarations import declared_states
 from tidegate.state.evolution import Fit, evolve
 from tidegate.testing.crash_points import Crash
@@ -176,7 +176,7 @@ def test_a_state_that_is_not_declared_any_more_is_dropped_only_in_words(backend:
         path = suspended(WithMore, limits=limits)
     else:
         started = run(job(WithMore, storage=storage, limits=limits))
-        path = started._view.latest_completed().path  # type: ignore[union-attr]
+        path = started.world.view.latest_completed().path  # type: ignore[union-attr]
 
     with pytest.raises(ConfigurationError, match=r"'more' of .* does not declare any more"):
         run(job(counting(Plain), resume=path, limits=limits))

@@ -139,7 +139,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
         storage = fresh_storage()
         started = run(job(storage), seed, Crash("slot.before-ack", nth=3), Crash("driver.notified"))
         kinds = [record.kind.value for record in log_records(storage)]
-        return started._actions, started._attempts, kinds, ledger("both").rows()
+        return started.world.actions, started.attempts, kinds, ledger("both").rows()
 
     assert trace(11) == trace(11)
     assert trace(11) != trace(12)

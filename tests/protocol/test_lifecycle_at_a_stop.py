@@ -24,7 +24,7 @@ from tidegate.batch import Batch
 from tidegate.connectors.contract import CommitOutcome, Committer, ReaderContext, SourceReader, Split, WriterContext
 from tidegate.coordinator.observing import JobStatus
 from tidegate.ids import CheckpointId
-from tidegate.protocol.checkpointing import StopMode
+from tidegate.protocol.checkpoint_events import StopMode
 from tidegate.protocol.watermarks import MAX_WATERMARK
 from tidegate.testing.runner import Ask, InProcessRun
 

@@ -17,7 +17,7 @@ from test_incremental_jobs import BACKENDS, SOURCE, assert_all_kinds_agree, job
 import tidegate as tg
 from tidegate.coordinator.observing import JobStatus, JobView, SlotRestored
 from tidegate.coordinator.savepoints import SavepointRequest
-from tidegate.protocol.checkpointing import StopMode
+from tidegate.protocol.checkpoint_events import StopMode
 from tidegate.storage.store import open_store
 from tidegate.testing.crash_points import ALL_POINTS, Crash
 from tidegate.testing.ledger_sink import forget_ledgers, ledger

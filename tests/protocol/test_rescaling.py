@@ -22,7 +22,7 @@ from test_savepoint_jobs import request, run
 import tidegate as tg
 from tidegate.api.checkpointed import InitializationContext, SnapshotContext
 from tidegate.coordinator.savepoints import SavepointRequest
-from tidegate.protocol.checkpointing import StopMode
+from tidegate.protocol.checkpoint_events import StopMode
 from tidegate.state.keys import key_type
 from tidegate.storage.store import open_store
 from tidegate.testing.crash_points import Crash

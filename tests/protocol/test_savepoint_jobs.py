@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import gc
 import random
 import re
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,7 @@ from tidegate.coordinator.observing import JobStatus, JobView
 from tidegate.coordinator.savepoints import SavepointRequest, savepoint_request
 from tidegate.errors import CommitLost, ConfigurationError, SavepointFailed, StorageError
 from tidegate.ids import SlotId
-from tidegate.protocol.checkpointing import Purpose, StopMode
+from tidegate.protocol.checkpoint_events import Purpose, StopMode
 from tidegate.storage.anywhere import is_uri, reaching_anywhere
 from tidegate.storage.log import LogKind
 from tidegate.storage.memory_store import MemoryStore
@@ -138,7 +136,7 @@ def crashed_run(request: Callable[[], SavepointRequest], crash: Crash, *purposes
         forget_ledgers()
         storage, ask, points = fresh_storage(), Ask(request(), after_checkpoints=1), AtTheSavepoint([crash])
         started = InProcessRun(job(storage), seed, asks=[ask], crash_points=points)
-        points.view, points.purposes = started._view, frozenset(purpose.value for purpose in purposes)
+        points.view, points.purposes = started.world.view, frozenset(purpose.value for purpose in purposes)
         result = started.run()
         assert result.status is JobStatus.FINISHED, result.error
         if points.done.get(crash) == crash.times:
@@ -221,7 +219,7 @@ def test_a_job_goes_on_from_the_savepoint_of_a_stop_that_died_before_its_record(
     storage, ask = fresh_storage(), Ask(request(StopMode.SUSPEND), after_checkpoints=1)
     points = AtTheSavepoint([Crash("driver.before-log")])
     started = InProcessRun(job(storage), 0, asks=[ask], crash_points=points, max_drivers=1)
-    points.view, points.purposes = started._view, frozenset([Purpose.SUSPEND.value])
+    points.view, points.purposes = started.world.view, frozenset([Purpose.SUSPEND.value])
     with pytest.raises(AllDriversDied):
         started.run()
     (path,) = standing_savepoints(ask)
@@ -274,7 +272,7 @@ def test_a_crash_at_each_step_of_a_start_from_a_savepoint_begins_there_again(poi
     result = started.run()
 
     assert result.status is JobStatus.FINISHED, result.error
-    assert started._crash_points.done[crash] == 2
+    assert started.world.crash_points.done[crash] == 2
     assert_counted_once(ledger("out").rows(), SOURCE)
     assert min(logged_checkpoints(storage)) > ask.outcome.checkpoint
     assert open_store(ask.outcome.path).list("") == before
@@ -508,15 +506,6 @@ def test_a_job_survives_the_deletion_of_a_foreign_checkpoint_that_it_was_started
     run(job(second, name="next", resume="latest", limits=limits))
 
     assert_counted_once(ledger("out").rows(), SOURCE)
-
-
-@pytest.fixture
-def the_dead_leave_files_open() -> Iterator[None]:
-    """A process that dies in one process is an object that is dropped with its files open."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        yield
-        gc.collect()
 
 
 def died(env: tg.StreamEnvironment, point: str, nth: int) -> None:

@@ -16,7 +16,7 @@ from test_savepoint_jobs import request, run
 
 import tidegate as tg
 from tidegate.errors import CheckpointDamaged, ConfigurationError, SavepointFailed, StorageError
-from tidegate.protocol.checkpointing import StopMode
+from tidegate.protocol.checkpoint_events import StopMode
 from tidegate.storage.memory_store import MemoryStore
 from tidegate.storage.store import open_store
 from tidegate.testing.crash_points import Crash
@@ -96,7 +96,7 @@ BACKENDS = [
 def test_a_checkpoint_of_each_backend_is_read_like_a_savepoint(backend: dict[str, Any], unaligned: bool) -> None:
     storage = fresh_storage()
     started = run(job(storage, limits=backend, unaligned=unaligned))
-    path = started._view.latest_completed().path  # type: ignore[union-attr]
+    path = started.world.view.latest_completed().path  # type: ignore[union-attr]
     savepoint = tg.Savepoint.load(path)
     totals = savepoint.keyed_state("every", "total").to_pandas()
     assert sum(totals["value"]) == len(SOURCE.numbers())
@@ -241,7 +241,7 @@ def test_a_savepoint_that_fails_leaves_nothing_and_the_job_goes_on(
 
     with pytest.raises(SavepointFailed, match=r"the disk is full.*The job goes on"):
         ask.outcome  # noqa: B018
-    assert started._attempts == attempts
+    assert started.attempts == attempts
     assert sorted(ledger("out").rows()) == sorted(expected())
 
 

@@ -6,10 +6,9 @@ import pytest
 from protocol_kit import checkpoint_id
 from test_checkpointing import S1, Coordinator
 
-from tidegate.protocol.checkpointing import (
+from tidegate.protocol.checkpoint_events import (
     AbortReason,
     Action,
-    CheckpointPolicy,
     CheckpointRequested,
     CheckpointStored,
     DrainSources,
@@ -25,6 +24,7 @@ from tidegate.protocol.checkpointing import (
     StoreCheckpoint,
     TriggerCheckpoint,
 )
+from tidegate.protocol.checkpointing import CheckpointPolicy
 
 EVERY_S = 10.0
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import sys
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -29,6 +27,8 @@ from tidegate.errors import CommitLost, ConfigurationError
 from tidegate.ids import AttemptId
 from tidegate.testing import CrashCase, crash_matrix
 from tidegate.testing.runner import run_in_process
+
+pytestmark = pytest.mark.usefixtures("the_dead_leave_files_open")
 
 DONE, RETRY = CommitOutcome.DONE, CommitOutcome.RETRY
 
@@ -66,15 +66,6 @@ KINDS: dict[str, tuple[type[TableSink], Callable[[str], list[dict[str, Any]]]]] 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     return KINDS[request.param]
-
-
-@pytest.fixture(autouse=True)
-def the_dead_leave_files_open() -> Iterator[None]:
-    """A process that dies in one process is an object that is dropped with its files open."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        yield
-        gc.collect()
 
 
 def prepared(

@@ -11,7 +11,7 @@ from tidegate.coordinator.attempt import AttemptEnded
 from tidegate.coordinator.job import JobEnded, JobRun
 from tidegate.coordinator.observing import JobView
 from tidegate.errors import CheckpointDamaged, JobFailed, Superseded
-from tidegate.protocol.checkpointing import Purpose
+from tidegate.protocol.checkpoint_events import Purpose
 from tidegate.storage.checkpoints import store_checkpoint
 from tidegate.storage.log import JobLog, LogKind, Resume
 from tidegate.storage.memory_store import MemoryStore

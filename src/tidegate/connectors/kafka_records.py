@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from tidegate.connectors.file_encoders import json_encoder
-from tidegate.connectors.file_formats import json_decoder
+from tidegate.connectors.json_records import json_decoder
 from tidegate.errors import ConfigurationError
 from tidegate.types import RecordType, field_type
 

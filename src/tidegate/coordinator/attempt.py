@@ -12,42 +12,33 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Union, assert_never
 
-from tidegate.coordinator.hottest import hottest
+from tidegate.coordinator.checkpoint_reports import CheckpointReports
+from tidegate.coordinator.failures import failure_of, lost_slot
 from tidegate.coordinator.observing import (
-    CheckpointChanged,
     CheckpointsDiscarded,
-    CheckpointStatistics,
-    CheckpointStatus,
     JobStatus,
     JobView,
-    SlotCheckpoint,
     SlotReported,
     SlotRestored,
     StatusChanged,
-    operator_bytes,
 )
 from tidegate.coordinator.ports import Background, CrashPoints, SlotLinks
 from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt, StoredCheckpoint, shared_files
 from tidegate.coordinator.savepoints import SavepointDesk, SavepointRequest, TakenSavepoint
 from tidegate.errors import (
-    CommitLost,
     JobFailed,
     ProtocolViolation,
     StorageError,
     Superseded,
     TidegateError,
-    UserCodeFailed,
 )
-from tidegate.graph.plan import JobPlan
 from tidegate.ids import AttemptId, CheckpointId, SlotId
-from tidegate.protocol.checkpointing import (
+from tidegate.protocol.checkpoint_events import (
     Action,
-    CheckpointPolicy,
     CheckpointRequested,
-    CheckpointScheduler,
     CheckpointStored,
     CheckpointStoreFailed,
     DiscardSnapshot,
@@ -69,6 +60,7 @@ from tidegate.protocol.checkpointing import (
     TimePassed,
     TriggerCheckpoint,
 )
+from tidegate.protocol.checkpointing import CheckpointPolicy, CheckpointScheduler
 from tidegate.protocol.credit import CreditBoard
 from tidegate.protocol.pausing import SourcePauses
 from tidegate.protocol.shared_state import SharedStateRegistry
@@ -102,8 +94,6 @@ from tidegate.wire.control import (
 )
 
 log = logging.getLogger("tidegate.coordinator")
-
-HOTTEST = 10  #: keys that are remembered with a checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +154,7 @@ class Attempt:
     halted_at: float = field(default=0.0, init=False)  #: when sources were told to stop, for a suspend or a rescale
     _began: float = field(init=False)
     _last_tick: float = field(init=False)
-    _statistics: dict[int, CheckpointStatistics] = field(default_factory=dict, init=False)
-    _triggered: dict[int, float] = field(default_factory=dict, init=False)
+    _reports: CheckpointReports = field(init=False)
     _finishing: bool = field(default=False, init=False)
     _orders: dict[CheckpointId, SavepointOrder] = field(default_factory=dict, init=False)  #: savepoints under way
     _of_users: set[CheckpointId] = field(default_factory=set, init=False)  #: savepoints, ended ones too
@@ -176,6 +165,7 @@ class Attempt:
     def __post_init__(self) -> None:
         self._began = self._last_tick = self.clock()
         self._credits = CreditBoard(slots=len(self.starts))
+        self._reports = CheckpointReports(self.id, len(self.starts), self.view, self.clock, self.wall_clock)
         self.scheduler = CheckpointScheduler(
             attempt=self.id,
             slots=frozenset(self.starts),
@@ -218,8 +208,7 @@ class Attempt:
             case LastCounts(operators):
                 self.view.publish(SlotReported(slot, self.view.latest_heartbeat(slot, operators)))
             case Acknowledge(checkpoint, snapshot, timings):
-                part = SlotCheckpoint(self._since_trigger(checkpoint), timings, operator_bytes(snapshot))
-                self._note_acknowledged(checkpoint, slot, part)
+                self._reports.acknowledged(checkpoint, slot, snapshot, timings)
                 self._note_files(CheckpointId(checkpoint), snapshot)
                 self._decide(SnapshotAcknowledged(slot, self.id, CheckpointId(checkpoint), snapshot))
             case Decline(checkpoint, reason, overtaken):
@@ -238,7 +227,7 @@ class Attempt:
             case Committed(checkpoint):
                 self._decide(SlotCommitted(slot, CheckpointId(checkpoint)))
             case SlotFailed():
-                self.fail(*_failure_of(message))
+                self.fail(*failure_of(message))
             case ToDriver():
                 self.on_driver_payload(message)
             case _:
@@ -314,17 +303,7 @@ class Attempt:
     def _act(self, action: Action) -> None:
         match action:
             case TriggerCheckpoint(checkpoint, purpose, number):
-                self._triggered[checkpoint] = self.clock()
-                self._publish(
-                    CheckpointStatistics(
-                        checkpoint=checkpoint,
-                        attempt=self.id,
-                        purpose=purpose.value,
-                        status=CheckpointStatus.IN_PROGRESS,
-                        triggered_at=self.wall_clock(),
-                        slots=len(self.starts),
-                    )
-                )
+                self._reports.triggered(checkpoint, purpose.value)
                 order = self._order(checkpoint, purpose, number)
                 # What is to be read by another program, or for ever, is never unaligned.
                 if purpose.halts:
@@ -333,7 +312,7 @@ class Attempt:
                 self._tell_all(Trigger(checkpoint, unaligned_after_s, order, purpose.halts))
                 self.crash_points.reach("driver.triggered", None, checkpoint)
             case StoreCheckpoint():
-                triggered_at = self._statistics[action.checkpoint].triggered_at
+                triggered_at = self._reports.triggered_at(action.checkpoint)
                 self.storing.submit(lambda: self._store(action, triggered_at))
             case NotifyComplete(checkpoint):
                 self.crash_points.reach("driver.before-notify", None, checkpoint)
@@ -342,7 +321,7 @@ class Attempt:
                 self.crash_points.reach("driver.notified", None, checkpoint)
             case NotifyAborted(checkpoint, latest_completed, reason, detail):
                 log.warning("checkpoint %d was given up: %s (%s)", checkpoint, reason.value, detail)
-                self._publish_end(checkpoint, CheckpointStatus.FAILED, failure=f"{reason.value}: {detail}")
+                self._reports.failed(checkpoint, f"{reason.value}: {detail}")
                 self._tell_all(Abort(checkpoint, latest_completed))
                 order = self._orders.pop(checkpoint, None)
                 if order is not None:
@@ -419,7 +398,7 @@ class Attempt:
         if self.outcome is None:
             if stored.oldest_retained is not None:
                 self._delete(self.shared.completed(stored.oldest_retained))
-            self._publish_end(checkpoint, CheckpointStatus.COMPLETED, size_bytes=stored.size_bytes, path=stored.uri)
+            self._reports.completed(checkpoint, stored.size_bytes, stored.uri)
             self._orders.pop(checkpoint, None)
             self._decide(CheckpointStored(checkpoint))
             if self._littered:
@@ -472,77 +451,5 @@ class Attempt:
             self.outcome = AttemptFinished()
             self._tell_all(Finish())
 
-    # -- statistics ---------------------------------------------------------------------------------------------
-
-    def _since_trigger(self, checkpoint: int) -> float:
-        return self.clock() - self._triggered.get(checkpoint, self.clock())
-
-    def _note_acknowledged(self, checkpoint: int, slot: SlotId, part: SlotCheckpoint) -> None:
-        statistics = self._statistics.get(checkpoint)
-        if statistics is not None and slot not in statistics.acknowledged:
-            self._publish(replace(statistics, acknowledged={**statistics.acknowledged, slot: part}))
-
-    def _publish_end(
-        self, checkpoint: int, status: CheckpointStatus, size_bytes: int = 0, path: str = "", failure: str = ""
-    ) -> None:
-        statistics = self._statistics.pop(checkpoint)
-        duration = self._since_trigger(checkpoint)
-        self._triggered.pop(checkpoint, None)
-        self.view.publish(
-            CheckpointChanged(
-                replace(
-                    statistics,
-                    status=status,
-                    duration_s=duration,
-                    size_bytes=size_bytes,
-                    path=path,
-                    failure=failure,
-                    hot_keys=hottest(self.view.heartbeats.values(), HOTTEST),
-                )
-            )
-        )
-
-    def _publish(self, statistics: CheckpointStatistics) -> None:
-        self._statistics[statistics.checkpoint] = statistics
-        self.view.publish(CheckpointChanged(statistics))
-
     def _status(self, status: JobStatus, detail: str) -> None:
         self.view.publish(StatusChanged(status, detail, self.wall_clock()))
-
-
-def lost_slot(plan: JobPlan, slot: SlotId, reason: str) -> JobFailed:
-    """With what ran in it: nobody knows which of them was at work."""
-    message, context = f"slot {slot} was lost: {reason}", {}
-    for chain, subtask in plan.hosted_in(slot):
-        names = " -> ".join(planned.operator.name for planned in chain.operators)
-        message += f"\n  with {names} (uid {chain.head.uid!r}), subtask {subtask}"
-        context = context or {"operator": names, "uid": chain.head.uid, "subtask": subtask}
-    return JobFailed(message, slot=str(slot), **context)
-
-
-def _failure_of(failed: SlotFailed) -> tuple[TidegateError, bool]:
-    """The error to show the user, and whether a restart cannot help."""
-    context = {
-        "operator": failed.operator,
-        "uid": failed.uid,
-        "subtask": failed.subtask,
-        "checkpoint": failed.checkpoint,
-        "user_line": failed.user_line,
-        "cause": failed.traceback,
-    }
-    message = failed.message
-    if failed.operator:
-        message += f"\n  in {failed.operator} (uid {failed.uid!r}), subtask {failed.subtask}"
-        if failed.checkpoint is not None:
-            message += f", checkpoint {failed.checkpoint}"
-        if failed.user_line:
-            message += f", at {failed.user_line}"
-    match failed.kind:
-        case "user":
-            return UserCodeFailed(message, **context), False
-        case "commit_lost":
-            return CommitLost(message, **context), True
-        case "permanent":
-            return JobFailed(message, **context), True
-        case _:
-            return JobFailed(message, **context), False

@@ -16,7 +16,7 @@ from tidegate.errors import StorageError, Superseded, TidegateError
 from tidegate.graph.plan import JobPlan
 from tidegate.graph.specs import keys_of, user_function_of
 from tidegate.ids import AttemptId, CheckpointId, SlotId
-from tidegate.protocol.checkpointing import Purpose
+from tidegate.protocol.checkpoint_events import Purpose
 from tidegate.protocol.shared_state import SharedFile
 from tidegate.state.broadcast import broadcast_states
 from tidegate.state.declarations import declared_states

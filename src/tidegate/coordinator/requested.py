@@ -20,7 +20,7 @@ from tidegate.coordinator.observing import (
     StatusChanged,
 )
 from tidegate.errors import CheckpointFailed
-from tidegate.protocol.checkpointing import Purpose
+from tidegate.protocol.checkpoint_events import Purpose
 
 
 class RequestedCheckpoint:

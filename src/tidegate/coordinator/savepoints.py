@@ -14,7 +14,7 @@ from typing import Any
 
 from tidegate.errors import ConfigurationError, SavepointFailed
 from tidegate.ids import CheckpointId
-from tidegate.protocol.checkpointing import StopMode
+from tidegate.protocol.checkpoint_events import StopMode
 from tidegate.storage.anywhere import as_uri, is_uri
 from tidegate.storage.savepoint_format import CANONICAL, NATIVE
 from tidegate.storage.store import open_store, without_credentials

@@ -1,0 +1,46 @@
+"""Failures of slots as errors that a user can act on: what ran there, where it was, and whether a restart can help. Driver."""
+
+from __future__ import annotations
+
+from tidegate.errors import CommitLost, JobFailed, TidegateError, UserCodeFailed
+from tidegate.graph.plan import JobPlan
+from tidegate.ids import SlotId
+from tidegate.wire.control import SlotFailed
+
+
+def lost_slot(plan: JobPlan, slot: SlotId, reason: str) -> JobFailed:
+    """With what ran in it: nobody knows which of them was at work."""
+    message, context = f"slot {slot} was lost: {reason}", {}
+    for chain, subtask in plan.hosted_in(slot):
+        names = " -> ".join(planned.operator.name for planned in chain.operators)
+        message += f"\n  with {names} (uid {chain.head.uid!r}), subtask {subtask}"
+        context = context or {"operator": names, "uid": chain.head.uid, "subtask": subtask}
+    return JobFailed(message, slot=str(slot), **context)
+
+
+def failure_of(failed: SlotFailed) -> tuple[TidegateError, bool]:
+    """The error to show the user, and whether a restart cannot help."""
+    context = {
+        "operator": failed.operator,
+        "uid": failed.uid,
+        "subtask": failed.subtask,
+        "checkpoint": failed.checkpoint,
+        "user_line": failed.user_line,
+        "cause": failed.traceback,
+    }
+    message = failed.message
+    if failed.operator:
+        message += f"\n  in {failed.operator} (uid {failed.uid!r}), subtask {failed.subtask}"
+        if failed.checkpoint is not None:
+            message += f", checkpoint {failed.checkpoint}"
+        if failed.user_line:
+            message += f", at {failed.user_line}"
+    match failed.kind:
+        case "user":
+            return UserCodeFailed(message, **context), False
+        case "commit_lost":
+            return CommitLost(message, **context), True
+        case "permanent":
+            return JobFailed(message, **context), True
+        case _:
+            return JobFailed(message, **context), False

@@ -1,0 +1,300 @@
+"""One attempt in this process: the product's Attempt and Slots, and the draw of what happens next. See runner.py."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from tidegate.coordinator.attempt import Attempt, AttemptFinished, AttemptRescaled, Timeouts
+from tidegate.coordinator.job import AttemptInputs, JobRun
+from tidegate.ids import SlotId
+from tidegate.launch import slot_settings
+from tidegate.task.failures import describe_failure
+from tidegate.task.inbox import Inbox
+from tidegate.task.mailbox import Mailbox
+from tidegate.task.operators.base import OperatorFailed
+from tidegate.task.program import SlotProgram
+from tidegate.task.slot import Slot
+from tidegate.testing.crash_points import SimulatedCrash
+from tidegate.testing.world import Background, Channel, ControlLink, Stuck, WorkerProcess, World
+from tidegate.wire.control import ToDriver, ToSlot, decode_from_slot, decode_to_slot, encode
+from tidegate.wire.frame import FrameSeal, decode_frame
+
+log = logging.getLogger("tidegate.testing")
+
+CHANNEL_ROWS = 8  #: Spark's credit: a slot whose outbox cannot be emptied does not turn
+LATE_CALL = 0.02  #: weight of a late slot's call: others do a hundred things or more before
+
+
+class ScheduledAttempt:
+    """One attempt: processes, channels, and the draw of what happens next."""
+
+    def __init__(self, world: World, job: JobRun, inputs: AttemptInputs) -> None:
+        self._world = world
+        self._random = world.random
+        self._clock = world.clock
+        self._posted: deque[Callable[[], None]] = deque()
+        self._storing = Background()
+        self._key = self._random.randbytes(32)
+        self._seal = FrameSeal(self._key)
+        self.plan = job.plan
+        self.processes: dict[SlotId, WorkerProcess] = {}
+        self._channels: list[Channel] = []
+        self.attempt = Attempt(
+            id=inputs.id,
+            starts=inputs.starts,
+            policy=job.config.policy(),
+            next_checkpoint_id=inputs.next_checkpoint_id,
+            shared=inputs.shared,
+            latest_completed=inputs.latest_completed,
+            links=self,
+            recorder=job.recorder,
+            storing=self._storing,
+            post=self._posted.append,
+            view=world.view,
+            crash_points=world.crash_points,
+            clock=self._clock,
+            wall_clock=self._clock,
+            on_driver_payload=self._payload,
+            timeouts=Timeouts(heartbeat_s=float("inf"), start_s=float("inf")),
+            commit_only=inputs.commit_only,
+        )
+        settings = slot_settings(job.config)
+        for id in job.plan.slots:
+            self.processes[id] = self._start_process(job, inputs, id, settings)
+        for process in self._first_to_call():
+            self._connect(process)
+
+    def _start_process(self, job: JobRun, inputs: AttemptInputs, id: SlotId, settings: Any) -> WorkerProcess:
+        link, uploads, commits = ControlLink(), Background(), Background()
+        inbox = Inbox(settings.inbox_bytes, settings.held_memory_bytes, settings.held_disk_bytes)
+        slot = Slot(
+            program=SlotProgram(job.plan, id, inputs.id, self._key, settings),
+            mailbox=Mailbox(inbox, link.send),
+            control=link,
+            storage=self._world.store,
+            uploads=uploads,
+            commits=commits,
+            crash_points=self._world.crash_points,
+            clock=self._clock,
+            wall_clock=self._clock,
+            sleep=self._clock.sleep,
+        )
+        return WorkerProcess(slot, link, uploads, commits, speed=self._random.choice([0.1, 0.5, 1.0, 1.0, 3.0]))
+
+    def _first_to_call(self) -> list[WorkerProcess]:
+        """In some attempts part of the slots call when others are at work already. Drawn without changing other draws."""
+        draw = random.Random(self._key)
+        late = draw.choice([0.0, 0.0, 0.5])
+        return [process for process in self.processes.values() if draw.random() >= late]
+
+    def _connect(self, process: WorkerProcess) -> None:
+        process.connected = True
+        self.attempt.slot_connected(process.slot.id)
+
+    def send(self, slot: SlotId, message: ToSlot) -> None:
+        """Implements coordinator.ports.SlotLinks."""
+        process = self.processes.get(slot)
+        if process is not None and process.alive and process.connected:
+            process.link.to_slot.append(encode(message))
+
+    def _payload(self, message: ToDriver) -> None:
+        if message.topic == "print":
+            self._world.printed.append(message.payload.decode())
+        else:
+            self._world.collected.accept(message.uid, message.subtask, message.topic, message.payload)
+
+    def until_outcome(self) -> Any:
+        while self.attempt.outcome is None:
+            self._world.count_action()
+            self._ask()
+            weights, actions = self._possible()
+            if not actions:
+                self._let_time_pass()
+                continue
+            action, arguments = self._random.choices(actions, weights)[0]
+            action(*arguments)
+            if self._random.random() < 0.2:
+                self._clock.advance(self._random.random() * 0.003)
+                self.attempt.tick()
+        # An ended attempt's last log record may still be on its way; the product waits for it too.
+        while self._storing.jobs:
+            self._storing.jobs.popleft()()
+        if isinstance(self.attempt.outcome, AttemptFinished | AttemptRescaled):
+            self._wind_down()
+        return self.attempt.outcome
+
+    def _ask(self) -> None:
+        for ask in self._world.asks:
+            if not ask.asked and self.attempt.running and self._world.view.completed >= ask.after_checkpoints:
+                ask.asked = True
+                self.attempt.request_savepoint(ask.request)
+
+    def _wind_down(self) -> None:
+        """FINISHED stands in the log: the slots hear it and end, layer by layer, as Spark's tasks do."""
+        for _, process in sorted(self.processes.items()):
+            if not process.alive:
+                continue
+            while process.link.to_slot:
+                self._tell(process)
+            waiting = [row for channel in self._channels if channel.receiver is process for row in channel.rows]
+            frames = deque(decode_frame(self._seal, memoryview(row)) for row in waiting)
+            while not process.slot.finished:
+                self._world.count_action()
+                while frames and process.slot.mailbox.put_frame(frames[0], wait=False):
+                    frames.popleft()
+                if not frames:
+                    process.slot.mailbox.end_input()
+                process.slot.turn(0.0)
+            try:
+                process.slot.close()
+            except OperatorFailed as failed:  # as in task/main.py: told, and nothing changes
+                log.warning("close() of %s failed after the job had finished: %s", failed.operator.name, failed.cause)
+            process.alive = False
+
+    # -- what can happen ----------------------------------------------------------------------------------------------
+
+    def _possible(self) -> tuple[list[float], list[tuple[Callable[..., None], tuple[Any, ...]]]]:
+        """Weights and actions. The inner loop of every run: no closures, no look-ups."""
+        weights: list[float] = []
+        actions: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+
+        def may(weight: float, action: Callable[..., None], *arguments: Any) -> None:
+            weights.append(weight)
+            actions.append((action, arguments))
+
+        if self._posted:
+            may(5.0, self._run_next, self._posted)
+        if self._storing.jobs:
+            may(0.5, self._run_next, self._storing.jobs)
+        for process in self.processes.values():
+            link = process.link
+            if link.to_driver:
+                may(2.0, self._hear, process)
+            if not process.alive:
+                continue
+            if not process.connected:
+                may(LATE_CALL, self._connect, process)
+                continue
+            if link.to_slot:
+                may(1.0, self._tell, process)
+            if process.uploads.jobs:
+                may(0.5, self._run_guarded, process, process.uploads)
+            if process.commits.jobs:
+                may(0.5, self._run_guarded, process, process.commits)
+            if self._can_turn(process):
+                may(process.speed * 3, self._turn, process)
+        for channel in self._channels:
+            if len(channel.rows) > 1 and channel.receiver.alive and channel.receiver.slot.mailbox.has_room:
+                may(channel.receiver.speed, self._deliver, channel)
+        for zombie in self._world.zombies:
+            for background in (zombie.uploads, zombie.commits):
+                if background.jobs:
+                    may(0.05, self._haunt, zombie, background)
+        return weights, actions
+
+    def _run_next(self, jobs: deque[Callable[[], None]]) -> None:
+        jobs.popleft()()
+
+    def _run_guarded(self, process: WorkerProcess, background: Background) -> None:
+        self._guard(process, background.jobs.popleft())
+
+    def _can_turn(self, process: WorkerProcess) -> bool:
+        if process.slot.finished:
+            return False
+        for channel in process.outgoing.values():
+            if len(channel.rows) > CHANNEL_ROWS:
+                return False
+        if process.idle_until is None or self._clock() >= process.idle_until:
+            return True
+        mailbox = process.slot.mailbox
+        return mailbox.has_letters or (mailbox.has_frames and not process.slot.must_wait)
+
+    def _turn(self, process: WorkerProcess) -> None:
+        slot = process.slot
+
+        def work() -> None:
+            worked = slot.turn(0.0)
+            slot.on_time()
+            slot.flush_if_due(idle=not worked)
+            while len(slot.outbox):
+                for receiver, row in slot.outbox.take(1 << 20):
+                    self._channel(process, receiver).rows.append(row)
+            if worked:
+                process.idle_until = None
+            elif slot.has_active_source():
+                process.idle_until = self._clock() + 0.005
+            else:
+                process.idle_until = slot.next_deadline() or float("inf")
+
+        self._guard(process, work)
+
+    def _channel(self, sender: WorkerProcess, receiver: int) -> Channel:
+        channel = sender.outgoing.get(receiver)
+        if channel is None:
+            channel = Channel(self.processes[SlotId(sender.slot.id.layer + 1, receiver)])
+            sender.outgoing[receiver] = channel
+            self._channels.append(channel)
+        return channel
+
+    def _guard(self, process: WorkerProcess, work: Callable[[], None]) -> None:
+        """Run a process's code; its death is the driver's "connection lost", its exception a last message."""
+        if not process.alive:
+            return
+        try:
+            work()
+        except SimulatedCrash:
+            self._die(process)
+        except Exception as error:
+            process.link.send(describe_failure(error))
+            self._die(process)
+
+    def _die(self, process: WorkerProcess) -> None:
+        process.alive = False
+        id = process.slot.id
+        waiting = process.link.to_driver
+
+        def lost() -> None:
+            if waiting:  # what was sent before the death arrives before its news
+                self._posted.append(lost)
+            else:
+                self.attempt.slot_lost(id, "killed")
+
+        self._posted.append(lost)
+
+    def _hear(self, process: WorkerProcess) -> None:
+        message = decode_from_slot(process.link.to_driver.popleft())
+        self.attempt.slot_said(process.slot.id, message)
+
+    def _tell(self, process: WorkerProcess) -> None:
+        process.slot.mailbox.post(decode_to_slot(process.link.to_slot.popleft()))
+
+    def _deliver(self, channel: Channel) -> None:
+        frame = decode_frame(self._seal, memoryview(channel.rows[0]))
+        if channel.receiver.slot.mailbox.put_frame(frame, wait=False):
+            channel.rows.popleft()
+
+    def _haunt(self, zombie: WorkerProcess, background: Background) -> None:
+        """A frozen worker of an older attempt wakes up and does what it was about to do."""
+        job = background.jobs.popleft()
+        try:
+            job()
+        except (SimulatedCrash, Exception):
+            zombie.uploads.jobs.clear()
+            zombie.commits.jobs.clear()
+
+    def _let_time_pass(self) -> None:
+        """Nothing is ready: go to the next moment at which something is due."""
+        times = [self.attempt.next_wake()]
+        for process in self.processes.values():
+            if process.alive and process.idle_until not in (None, float("inf")):
+                times.append(process.idle_until or 0.0)
+        now = self._clock()
+        later = [time for time in times if time > now]
+        if not later:
+            raise Stuck("nothing can happen, and nothing is due")
+        self._clock.now = min(later)
+        self.attempt.tick()
