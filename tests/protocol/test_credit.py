@@ -326,7 +326,7 @@ def most_under_way(seed: int, target_s: float | None) -> int:
     passed = numbers.rebalance().process(Pass(), uid="pass", returns=tuple[int, int])
     passed.rebalance().process(Slow(), uid="slow", returns=tuple[int, int]).sink_to(LedgerSink("out"), uid="out")
     run = InProcessRun(env, seed)
-    clocks[:] = [run._clock]
+    clocks[:] = [run.world.clock]
     result = run.run()
     assert sorted(ledger("out").rows()) == sorted(source.rows())
     assert result.view.completed

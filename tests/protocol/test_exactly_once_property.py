@@ -177,7 +177,7 @@ def start(
         env, case.seed, crashes, max_drivers=max_drivers, zombies=case.zombies, store=store, max_actions=MAX_ACTIONS
     )
     if case.slow:
-        random_graphs.slow[:] = [run._clock]
+        random_graphs.slow[:] = [run.world.clock]
     return run
 
 

@@ -54,7 +54,7 @@ def test_without_failures_every_record_comes_out_once(seed: int) -> None:
 
 def test_a_run_reaches_every_crash_point() -> None:
     """So that none of the tests below waits for a place that the product does not pass."""
-    assert run(job())._crash_points.reached == {*START_POINTS, *ALL_POINTS}
+    assert run(job()).world.crash_points.reached == {*START_POINTS, *ALL_POINTS}
 
 
 @pytest.mark.parametrize("zombies", [True, False], ids=["zombies", "clean"])
@@ -263,7 +263,7 @@ def test_checkpoints_that_expire_are_given_up_and_lose_nothing() -> None:
     for seed in range(6):
         forget_ledgers()
         env = job(every="10ms", timeout="200ms", max_concurrent=4, tolerable_failures=100_000)
-        expired += run(env, seed)._view.failed
+        expired += run(env, seed).world.view.failed
         assert_exact()
 
     assert expired > 0

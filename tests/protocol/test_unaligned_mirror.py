@@ -245,7 +245,7 @@ def run_rescaled(topology: str, before: int, after: int, mode: str, seed: int, p
     )
     with pytest.raises(AllDriversDied):
         first.run()
-    done = [each for each in first._view.checkpoints.values() if each.status.value == "COMPLETED"]
+    done = [each for each in first.world.view.checkpoints.values() if each.status.value == "COMPLETED"]
     in_flight = sum(part.timings.in_flight_bytes for part in done[-1].acknowledged.values())
     result = InProcessRun(build(topology, after, mode, storage, polls, resume="latest"), seed + 1).run()
     assert result.status is JobStatus.FINISHED, result.error
