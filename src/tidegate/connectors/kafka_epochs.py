@@ -133,8 +133,9 @@ class FencedProducer:
             while True:
                 try:
                     if stamp or headers:
-                        about = {"timestamp": stamp, "headers": headers or None}
-                        produce(names[place], value, its_key, partition, delivered, **about)
+                        produce(
+                            names[place], value, its_key, partition, delivered, timestamp=stamp, headers=headers or None
+                        )
                     else:
                         produce(names[place], value, its_key, partition, delivered)
                     break
