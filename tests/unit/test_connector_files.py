@@ -95,6 +95,29 @@ def test_what_is_not_a_local_path_is_refused(path):
         Files(path)
 
 
+def test_a_file_whose_name_is_not_utf_8_is_refused_by_its_name(tmp_path):
+    """No checkpoint could name it; such names come from old archives."""
+    inner = os.fsencode(tmp_path) + b"/caf\xe9"
+    os.mkdir(inner)
+    (tmp_path / "ok.txt").write_text("fine\n")
+    source = Files(tmp_path)
+    assert read_all(source) == ["fine"]
+
+    with open(inner + b"/a.txt", "w") as file:
+        file.write("not to be named\n")
+    with pytest.raises(ConfigurationError, match=r"caf\\xe9/a\.txt' is not UTF-8, .* Rename it, or move it out"):
+        source.discover_splits(1)
+    with pytest.raises(ConfigurationError, match="is not UTF-8"):
+        Files(os.fsdecode(inner))
+    with pytest.raises(ConfigurationError, match="is not UTF-8"):
+        Files(f"file://{tmp_path}/caf%E9/a.txt")
+    with pytest.raises(ConfigurationError, match="holds a NUL"):
+        Files(f"{tmp_path}/a\0b")
+
+    os.rename(inner, os.fsencode(tmp_path) + b"/_caf\xe9")
+    assert read_all(source) == ["fine"]
+
+
 def test_a_path_that_is_not_there_is_refused_and_an_empty_folder_is_not(tmp_path):
     with pytest.raises(ConfigurationError, match="no file or folder"):
         Files(tmp_path / "missing").discover_splits(1)

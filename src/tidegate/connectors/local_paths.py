@@ -17,11 +17,12 @@ from tidegate.errors import ConfigurationError
 def local_path(path: str | os.PathLike[str]) -> str:
     """The absolute path of a bare path or a file:// URI. Made absolute on the driver: executors stand elsewhere.
 
-    :raises ConfigurationError: for any other URI.
+    :raises ConfigurationError: for any other URI, and for a path that no checkpoint can name.
     """
     text = os.fspath(path)
     if not text:
         raise ConfigurationError("The path of a file connector must not be empty.")
+    check_name(text)
     if "://" not in text and not text.startswith("file:/"):
         return os.path.abspath(text)
     parts = urlsplit(text)
@@ -31,7 +32,34 @@ def local_path(path: str | os.PathLike[str]) -> str:
             "file:///path. Object stores are not supported yet; mount the bucket, or use a connector of the store.",
             path=text,
         )
-    return os.path.abspath(unquote(parts.path))
+    return check_name(os.path.abspath(unquote(parts.path, errors="surrogateescape")))
+
+
+def check_name(path: str) -> str:
+    """Checkpoints name files, in JSON, which is Unicode; a name on the disk is any bytes.
+
+    :raises ConfigurationError: for a name that is not UTF-8, or that no file can have.
+    """
+    if "\0" in path:
+        raise ConfigurationError(f"{path!a} holds a NUL, which no name of a file can.", path=ascii(path))
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path) if _is_of_the_disk(path) else ascii(path)
+        raise ConfigurationError(
+            f"The name {shown!r} is not UTF-8, and a checkpoint could not name the file. Rename it, or move it out of the "
+            "folder (a name that begins with '_' or '.' is skipped).",
+            path=ascii(path),
+        ) from None
+    return path
+
+
+def _is_of_the_disk(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_hidden(name: str) -> bool:
@@ -43,8 +71,13 @@ def expand(path: str) -> list[str]:
 
     A file that is named outright is taken even when it is hidden.
 
-    :raises ConfigurationError: when there is nothing of that name. An empty folder is fine.
+    :raises ConfigurationError: when there is nothing of that name, and for a file whose name is not UTF-8. An empty folder
+        is fine.
     """
+    return [check_name(file) for file in _expanded(path)]
+
+
+def _expanded(path: str) -> list[str]:
     if os.path.isfile(path):
         return [path]
     if os.path.isdir(path):

@@ -22,6 +22,7 @@ import msgspec
 
 from tidegate.config import JobConfig
 from tidegate.connectors.contract import Split
+from tidegate.connectors.split_check import kept_splits
 from tidegate.coordinator.attempt import AttemptEnded, AttemptFinished, AttemptRescaled, Outcome
 from tidegate.coordinator.driver_commits import commit_on_driver
 from tidegate.coordinator.observing import (
@@ -35,7 +36,14 @@ from tidegate.coordinator.observing import (
 from tidegate.coordinator.ports import CrashPoints
 from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt, shared_files
 from tidegate.coordinator.restoring import commit_only, plan_start, stored_max_parallelism
-from tidegate.errors import CheckpointDamaged, StorageError, Superseded, TidegateError, UserCodeFailed
+from tidegate.errors import (
+    CheckpointDamaged,
+    ConfigurationError,
+    StorageError,
+    Superseded,
+    TidegateError,
+    UserCodeFailed,
+)
 from tidegate.graph.logical import LogicalGraph
 from tidegate.graph.plan import JobPlan, PlannedOperator, plan_job
 from tidegate.graph.specs import SinkSpec, SourceSpec, keys_of
@@ -361,7 +369,11 @@ def _discover(operator: PlannedOperator) -> list[Split]:
     spec = operator.operator.spec
     assert isinstance(spec, SourceSpec)
     try:
-        return spec.source.discover_splits(operator.parallelism)
+        found = spec.source.discover_splits(operator.parallelism)
+        kept_splits(found, spec.source)  # what no checkpoint can keep is refused before anything is read
+        return found
+    except ConfigurationError as error:
+        raise type(error)(f"{operator.operator} at {operator.operator.line}: {error}", **error.context) from error
     except TidegateError:
         raise
     except Exception as error:

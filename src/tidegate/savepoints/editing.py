@@ -29,6 +29,7 @@ from tidegate.state.canonical_rows import key_type_named, with_keys
 from tidegate.state.declarations import Declaration, MapState, declared_states
 from tidegate.state.keys import key_type as key_type_of
 from tidegate.storage.anywhere import as_uri, reaching_anywhere
+from tidegate.storage.json_values import NotJson, json_copy
 from tidegate.storage.metadata import (
     CheckpointMetadata,
     FileRef,
@@ -183,7 +184,10 @@ class SavepointEdit:
     def set_source_position(self, uid: str, split: str, position: Any) -> SavepointEdit:
         """Where a split is read on: the position *after* the last record that is part of the state."""
         self._operator(uid)
-        self._positions[uid, split] = SplitState(split, position)
+        try:
+            self._positions[uid, split] = SplitState(json_copy(split), json_copy(position))
+        except NotJson as error:
+            raise ConfigurationError(f"the position of split {split!a} of {uid!r} cannot be stored: {error}.") from None
         return self
 
     def _set(self, uid: str, name: str, kind: str, rows: Any) -> SavepointEdit:

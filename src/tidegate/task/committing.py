@@ -127,6 +127,14 @@ class Commits:
     def _take(self, answer: _Answer) -> bool:
         """True when something is to be tried again."""
         sink = answer.sink
+        if not isinstance(answer.outcomes, list):
+            raise OperatorFailed(
+                sink,
+                ConfigurationError(
+                    f"{type(sink.committer).__qualname__}.commit returned {answer.outcomes!a}: it must return a list with "
+                    "a CommitOutcome for each committable."
+                ),
+            )
         if len(answer.outcomes) != len(answer.asked):
             raise OperatorFailed(
                 sink,
@@ -150,6 +158,15 @@ class Commits:
                             f"{committable.checkpoint} is neither committed nor committable any more. "
                             f"{_reason_of(sink)}Look at the sink before you go on: output is missing. The job does not "
                             "restart by itself."
+                        ),
+                        committable.checkpoint,
+                    )
+                case _:
+                    raise OperatorFailed(
+                        sink,
+                        ConfigurationError(
+                            f"{type(sink.committer).__qualname__}.commit answered {outcome!a}, which is not a "
+                            "CommitOutcome: say DONE, ALREADY_DONE, RETRY or LOST of each committable."
                         ),
                         committable.checkpoint,
                     )

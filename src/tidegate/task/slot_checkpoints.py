@@ -37,7 +37,7 @@ from tidegate.task.chains import HostedChain, call_all
 from tidegate.task.cuts import Cut, UnalignedCuts, release
 from tidegate.task.held import HeldFrames
 from tidegate.task.mailbox import Mailbox
-from tidegate.task.operators.base import OperatorSnapshot, RunningOperator
+from tidegate.task.operators.base import OperatorFailed, OperatorSnapshot, RunningOperator
 from tidegate.task.outbox import Outbox
 from tidegate.task.ports import ControlPort, CrashPoints
 from tidegate.task.program import SlotSettings
@@ -268,6 +268,9 @@ class SlotCheckpoints:
         for operator in self.operators:
             try:
                 snapshots.append(operator.snapshot_sync(checkpoint))
+            except OperatorFailed:  # no other attempt would do better
+                release(snapshots)
+                raise
             except Exception as error:  # nothing has changed by it: the job goes on, unless the policy says otherwise
                 self._decline(checkpoint, f"{operator.name}: {type(error).__name__}: {error}", snapshots)
                 return

@@ -66,6 +66,13 @@ class SinkOperator(RunningOperator):
         prepared = self._writer.prepare(checkpoint)
         if prepared and self.committer is None:
             raise TypeError(f"the writer of sink {self.uid!r} prepared data, but the sink has no committer")
+        for payload in prepared:
+            if type(payload) is not bytes:
+                raise ConfigurationError(
+                    f"{type(self._writer).__qualname__}.prepare of sink {self.uid!r} returned "
+                    f"{type(payload).__qualname__}: each committable must be bytes, which is what a checkpoint keeps. Encode "
+                    "it there, and decode it in the committer."
+                )
         self._uncommitted += [Committable(self.uid, checkpoint, version, payload) for payload in prepared]
         self._check_room()
 

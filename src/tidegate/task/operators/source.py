@@ -8,6 +8,8 @@ import pyarrow as pa
 
 from tidegate.batch import Batch, Origins
 from tidegate.connectors.contract import Polled, ReaderContext, Source, SourceReader, Split
+from tidegate.connectors.split_check import kept_splits
+from tidegate.errors import ConfigurationError
 from tidegate.ids import CheckpointId
 from tidegate.storage.metadata import SplitState
 from tidegate.task.operators.base import OperatorFailed, OperatorSnapshot, RunningOperator
@@ -73,7 +75,10 @@ class SourceOperator(RunningOperator):
     def snapshot_sync(self, checkpoint: CheckpointId) -> OperatorSnapshot:
         assert self._reader is not None
         # Positions are *after* the last record that poll returned, and every polled record has been emitted.
-        splits = [SplitState(split.id, split.position, split.finished) for split in self._reader.snapshot(checkpoint)]
+        try:
+            splits = kept_splits(self._reader.snapshot(checkpoint), self._reader)
+        except ConfigurationError as error:  # no checkpoint of this job would ever be complete
+            raise OperatorFailed(self, error, checkpoint) from error
         snapshot = super().snapshot_sync(checkpoint)
         snapshot.splits = [*self._done, *splits]
         return snapshot
