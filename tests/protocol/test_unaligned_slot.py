@@ -5,6 +5,8 @@ Frames arrive without being processed: the slot reads its letters first, so it t
 
 from __future__ import annotations
 
+import itertools
+import random
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,7 @@ from tidegate.wire.control import (
     SubtaskRestore,
     Trigger,
 )
-from tidegate.wire.frame import FLAG_TIMEOUTABLE, FLAG_UNALIGNED, Frame, FrameSeal
+from tidegate.wire.frame import FLAG_TIMEOUTABLE, FLAG_UNALIGNED, Frame, FrameSeal, barrier_flags
 from tidegate.wire.records import decode_records
 
 nothing_has_happened = kit.nothing_has_happened
@@ -198,6 +200,84 @@ def test_restored_records_that_still_wait_are_in_the_next_cut_before_anything_ne
     assert stored_in_flight(again, 2) == [2, 3, 4]
     assert again.stored(2) == [1]
     assert events == [1, 2, 3, 4]
+
+
+def test_what_an_older_checkpoint_holds_back_is_in_the_cut_of_the_newer() -> None:
+    worker = Worker().start()
+    worker.tell(Trigger(1))
+    arrive(worker, worker.a.records(1), worker.a.barrier(1), worker.a.records(2, 3))
+    worker.turn()
+    assert events == [1]
+    arrive(worker, barrier(worker.a, 2), worker.a.records(5), worker.b.records(4))  # the abort of 1 is on its way
+    worker.turn()
+    arrive(worker, worker.b.records(6), worker.b.barrier(1), worker.b.records(7), barrier(worker.b, 2))
+    worker.turn()
+    worker.tell(Abort(1, 0), Trigger(2, 0.0))
+
+    assert sorted(stored_in_flight(worker, 2)) == [2, 3, 4, 6, 7]
+    assert worker.stored(2) == [1]
+    assert sorted(events) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_barrier_that_is_itself_held_back_for_an_older_checkpoint_is_not_waited_for() -> None:
+    worker = Worker().start()
+    worker.tell(Trigger(1), Trigger(2, 5.0))
+    timed = FLAG_TIMEOUTABLE
+    worker.get(worker.a.barrier(1), worker.a.records(2), worker.a.barrier(2, timed), worker.a.records(3))
+    assert events == []
+    clock.advance(5.0)
+    worker.turn()
+    worker.get(worker.b.records(4), worker.b.barrier(1), worker.b.barrier(2, timed))
+
+    assert stored_in_flight(worker, 2) == [2, 4]
+    assert worker.stored(2) == []
+
+
+@pytest.mark.parametrize("case", range(150))
+def test_in_any_order_of_frames_and_letters_every_cut_is_exact(case: int) -> None:
+    """Checkpoints follow each other, aligned, unaligned or aligned for a while. The coordinator gives some up and triggers
+    the next at once; what it says, and each channel's frames, come when they come."""
+    rng = random.Random(case)
+    worker = Worker(settings=SlotSettings(inline_limit_bytes=0, held_memory_bytes=rng.choice([0, 1 << 20]))).start()
+    checkpoints = range(1, 6)
+    modes = {checkpoint: rng.choice([None, 0.0, 0.0, 5.0]) for checkpoint in checkpoints}
+    given_up = {checkpoint for checkpoint in checkpoints if checkpoint < max(checkpoints) and rng.random() < 0.5}
+    frames: dict[int, list[Frame]] = {}
+    before: dict[int, list[int]] = {checkpoint: [] for checkpoint in checkpoints}
+    records = itertools.count(1)
+    for number, channel in enumerate((worker.a, worker.b)):
+        frames[number], sent = [], []
+        for checkpoint in checkpoints:
+            for _ in range(rng.randint(0, 3)):
+                sent.append(next(records))
+                frames[number] += channel.records(sent[-1])
+            before[checkpoint] += sent
+            frames[number] += channel.barrier(checkpoint, barrier_flags(modes[checkpoint]))
+    letters: list[Any] = []
+    for checkpoint in checkpoints:
+        letters.append(Trigger(checkpoint, modes[checkpoint]))
+        letters += [Abort(checkpoint, 0)] if checkpoint in given_up else []
+    while letters or any(frames.values()) or worker.slot.mailbox.has_frames:
+        draw = rng.random()
+        if draw < 0.15 and letters:
+            worker.slot.mailbox.post(letters.pop(0))
+        elif draw < 0.5 and (waiting := [each for each in frames.values() if each]):
+            assert worker.slot.mailbox.put_frame(rng.choice(waiting).pop(0), wait=False)
+        elif draw < 0.55:
+            clock.advance(3.0)
+            worker.slot.on_time()
+        else:
+            worker.slot.turn(0.0)
+    clock.advance(10.0)
+    worker.turn()
+    worker.turn()
+    worker.uploads.run_all()
+
+    taken = {ack.checkpoint for ack in worker.said.of(Acknowledge)}
+    assert max(checkpoints) in taken, "nothing stood in the way of the last one"
+    for checkpoint in taken:
+        assert sorted(worker.stored(checkpoint) + stored_in_flight(worker, checkpoint)) == sorted(before[checkpoint])
+    assert sorted(events) == sorted(before[max(checkpoints)])
 
 
 # -- aligned with a timeout -------------------------------------------------------------------------------------------

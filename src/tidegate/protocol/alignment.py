@@ -139,26 +139,34 @@ class BarrierTracker:
 
     channels: frozenset[ChannelId]
     pending: dict[CheckpointId, set[ChannelId]] = field(default_factory=dict)  #: the channels each barrier came on
-    done: CheckpointId = CheckpointId(0)
+    done: CheckpointId = CheckpointId(0)  #: the highest id that was taken here
     aligning: CheckpointId | None = None  #: the oldest one under way
+    aborted: set[CheckpointId] = field(default_factory=set)  #: above `done`, and their barriers may still come
 
     def is_held(self, channel: ChannelId) -> bool:
         return False
 
     def on_barrier(self, channel: ChannelId, checkpoint: CheckpointId) -> list[AlignmentAction]:
-        if checkpoint <= self.done:
+        if checkpoint <= self.done or checkpoint in self.aborted:
             return []
         came = self.pending.setdefault(checkpoint, set())
         came.add(channel)
         actions: list[AlignmentAction] = []
         if came == self.channels:
-            actions = [ForwardBarrier(checkpoint), TakeSnapshot(checkpoint)]
+            # A channel that has brought the newer barrier will not bring the older one any more.
+            actions += [GiveUp(older) for older in sorted(self.pending) if older < checkpoint]
+            actions += [ForwardBarrier(checkpoint), TakeSnapshot(checkpoint)]
             self._pass(checkpoint)
         self.aligning = min(self.pending, default=None)
         return actions
 
     def on_abort(self, checkpoint: CheckpointId) -> list[AlignmentAction]:
-        self._pass(checkpoint)
+        """The coordinator gave the checkpoint up. Its barriers may still come; they are ignored then."""
+        if checkpoint > self.done:
+            self.pending.pop(checkpoint, None)
+            self.aborted.add(checkpoint)
+            if len(self.aborted) > MAX_ABORTED:
+                self._pass(min(self.aborted))
         self.aligning = min(self.pending, default=None)
         return []
 
@@ -168,3 +176,4 @@ class BarrierTracker:
     def _pass(self, checkpoint: CheckpointId) -> None:
         self.done = max(self.done, checkpoint)
         self.pending = {id: came for id, came in self.pending.items() if id > self.done}
+        self.aborted = {id for id in self.aborted if id > self.done}

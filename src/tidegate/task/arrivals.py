@@ -1,6 +1,8 @@
 """The frames of a slot in the order in which it takes them: released ones first, then the mailbox. Executor; task's thread.
 
-Invariant. Frames of one physical channel are taken in the order they were sent; a gap or a repeat fails the slot.
+Invariant 1. Frames of one physical channel are taken in the order they were sent; a gap or a repeat fails the slot.
+Invariant 2. Restored records are taken before everything else. What reaches a chain by another way than this queue (polls
+             of its source, the end, time, in the first layer the trigger of a checkpoint) waits as long as `has_restored`.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 
 from tidegate.errors import ProtocolViolation
 from tidegate.ids import SlotId
+from tidegate.task.capture import RESTORED
 from tidegate.task.held import HeldFrames
 from tidegate.task.mailbox import Mailbox
 from tidegate.wire.frame import Frame, Kind
@@ -21,6 +24,7 @@ class Arrivals:
         self._mailbox = mailbox
         self._sequences = [0] * channels
         self._released: deque[HeldFrames] = deque()  #: older before newer
+        self._restored = 0  #: how many of them a restore brought
 
     def next(self, done: int) -> Frame | None:
         """The next one that has something to say, when checkpoints up to `done` have been dealt with here.
@@ -35,9 +39,19 @@ class Arrivals:
         return None
 
     def release(self, held: HeldFrames) -> None:
-        """They were held back, or restored; they come before everything else that waits."""
+        """They were held back; they come before everything else that waits."""
         if len(held):
             self._released.appendleft(held)
+
+    def restore(self, frames: HeldFrames) -> None:
+        """They were under way at the checkpoint; nothing has come yet."""
+        self._restored = len(frames)
+        self.release(frames)
+
+    @property
+    def has_restored(self) -> bool:
+        """Restored records wait: whatever does not come through this queue would overtake them."""
+        return self._restored > 0
 
     def released(self) -> Iterator[Frame]:
         """What waits before the mailbox, oldest first; nothing is taken."""
@@ -51,7 +65,9 @@ class Arrivals:
     def _next(self) -> Frame | None:
         while self._released:
             if len(self._released[0]):
-                return self._released[0].pop()
+                frame = self._released[0].pop()
+                self._restored -= frame.sender == RESTORED
+                return frame
             self._released.popleft().close()
         frame = self._mailbox.take_frame()
         if frame is not None:

@@ -80,6 +80,10 @@ class HostedChain:
             except Exception as error:
                 raise OperatorFailed(operator, error) from error
 
+    def on_kept_back(self) -> None:
+        for operator in self.operators:
+            operator.on_kept_back()
+
     def input_has_ended(self) -> bool:
         source = self.source
         return source.exhausted if source is not None else not self.open_channels

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import groupby
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from tidegate.graph.plan import JobPlan
 from tidegate.ids import CheckpointId
 from tidegate.state.backend import KeyedStateBackend
 from tidegate.storage.metadata import SectionRef
-from tidegate.storage.snapshot_file import read_sections
+from tidegate.storage.snapshot_file import read_sections, select_sections
 from tidegate.task.chains import HostedChain
 from tidegate.task.in_flight import edge_name, read_in_flight
 from tidegate.task.keyed_files import KeyedFiles, restore_files
@@ -78,14 +79,26 @@ def in_flight_frames(
     plan: JobPlan,
     receivers: Mapping[int, tuple[HostedChain, RunningOperator]],
 ) -> Iterator[Frame]:
-    """What was under way to this slot's operators; it is processed first, in this order, before anything new."""
+    """What was under way to this slot's operators; it is processed first, in this order, before anything new.
+
+    On edges that are inside one chain now, what was under way to a later operator was sent before whatever an earlier one
+    makes of its own: so the end of the chain comes first.
+    """
     edges = {edge_name(edge): edge for edge in plan.edges}
     old_parallelism = {restore.uid: restore.old_parallelism for restore in start.subtasks}
-    for file in start.in_flight:
-        for section, rows in read_sections(storage, file):
-            edge = edges[section.state]
-            chain, _ = receivers[edge.index]
-            yield from read_in_flight(rows, edge, chain.subtask, old_parallelism[section.uid])
+    places = {operator.uid: place for chain, _ in receivers.values() for place, operator in enumerate(chain.operators)}
+    wanted = {section.uid for file in start.in_flight for section in file.sections}
+    for uid in sorted(wanted, key=lambda uid: (-places[uid], uid)):
+        files = (select_sections(file, partial(_is_for, uid)) for file in start.in_flight)
+        for file in (file for file in files if file.sections):
+            for section, rows in read_sections(storage, file):
+                edge = edges[section.state]
+                chain, _ = receivers[edge.index]
+                yield from read_in_flight(rows, edge, chain.subtask, old_parallelism[uid])
+
+
+def _is_for(uid: str, section: SectionRef) -> bool:
+    return section.uid == uid
 
 
 def open_operators(start: Start, chains: list[HostedChain]) -> None:

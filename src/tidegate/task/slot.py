@@ -8,6 +8,8 @@ a source's poll, for as long as the caller allows. The steps of a checkpoint, nu
 
 Invariant 1. Frames of one physical channel are handled in the order they were sent; a gap or a repeat fails the slot.
 Invariant 2. No record is processed before state is restored and restored committables are committed.
+Invariant 3. Restored records go through before anything that does not come through the queue of frames: the end of a
+             chain, its timers and watermarks, an aligned checkpoint of the first layer.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from tidegate.ids import ChannelId, CheckpointId
 from tidegate.state.backends import StateBackends
 from tidegate.storage.paths import JobPaths
 from tidegate.task.arrivals import Arrivals
+from tidegate.task.capture import RESTORED
 from tidegate.task.chains import HostedChain, call_all, close_all, host_chains
 from tidegate.task.committing import Commits
 from tidegate.task.flow import SlotFlow
@@ -156,6 +159,7 @@ class Slot:
             outbox=self.outbox,
             flush=self.flush,
             at_hand=lambda: self._work,
+            restored_wait=self._restored_wait,
             orders=SnapshotOrders(uploads if program.settings.asynchronous_snapshots else RunAtOnce(), uploader),
             control=control,
             crash_points=crash_points,
@@ -188,6 +192,9 @@ class Slot:
                     pass  # sent behind the last barrier, by nobody whose state is kept
                 self.finished = self._is_first_layer or self.mailbox.input_ended
             return False
+        if self._checkpoints.postponed and not self._restored_wait():
+            self._checkpoints.take_postponed()
+            return True
         if not self.must_wait:
             if self._work is not None:
                 self._go_on()
@@ -231,7 +238,7 @@ class Slot:
         if self._commits.retry_at is not None:
             times.append(self._commits.retry_at)
         times += self._checkpoints.due_times()
-        if self._checkpoints.ready:
+        if self._time_may_act():
             times += [time for chain in self.chains if (time := chain.next_time()) is not None]
         return min(times, default=None)
 
@@ -241,11 +248,27 @@ class Slot:
             self._commits.resume()
         now = self._clock()
         self._checkpoints.on_time(now)
-        if self._checkpoints.ready and self._work is None:
+        if self._input_is_kept_back():
+            for chain in self.chains:
+                chain.on_kept_back()
+        if self._time_may_act():
             for chain in self.chains:
                 due = chain.next_time()
                 if due is not None and due <= now:
                     chain.on_time()
+
+    def _time_may_act(self) -> bool:
+        """On the chains: not in the middle of a frame, nor before restored records. What may not act is not due either."""
+        return self._checkpoints.ready and self._work is None and not self._arrivals.has_restored
+
+    def _input_is_kept_back(self) -> bool:
+        """That a chain gets no records says nothing about its source."""
+        return self._sources.paused or self.must_wait or self._restored_wait()
+
+    def _restored_wait(self) -> bool:
+        """Some, or a part of one: whatever does not come through the queue of frames would overtake them."""
+        work = self._work
+        return self._arrivals.has_restored or (work is not None and work.frame.sender == RESTORED)
 
     def close(self) -> None:
         """Let go of readers and writers; nothing becomes visible by this.
@@ -315,7 +338,7 @@ class Slot:
         frames = self._checkpoints.new_held()
         for frame in in_flight_frames(self._restoring, start, self._plan, self._receivers):
             frames.append(frame)
-        self._arrivals.release(frames)
+        self._arrivals.restore(frames)
         self._commit_only = start.commit_only
         open_operators(start, self.chains)
         self._crash_points.reach("slot.restored", self.id, start.restored_from)
@@ -406,6 +429,8 @@ class Slot:
                 work.operator.backend.clean_up(CLEAN_UP_ENTRIES)
 
     def _end_chains(self) -> None:
+        if self._arrivals.has_restored:
+            return
         for chain in self.chains:
             if not chain.ended and self._work is None and chain.input_has_ended():
                 chain.end()

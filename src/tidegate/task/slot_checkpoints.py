@@ -2,7 +2,8 @@
 
 The steps, numbered as in docs/architecture.md and task/slot.py:
 
-    2.  a source slot hears the trigger: flush, forward the barrier, snapshot positions and state
+    2.  a source slot hears the trigger: flush, forward the barrier, snapshot positions and state. Where restored records
+        still wait, an aligned checkpoint is postponed until they are through, as if the barrier stood in the queue
     3.  any other slot holds back each channel behind its barrier until all barriers have come; unaligned, it takes the
         snapshot at the first one, with what was received before each channel's barrier and not yet processed
     4a. prepare sinks, flush, forward the barrier   4b. take the synchronous part
@@ -61,12 +62,14 @@ class SlotCheckpoints:
     outbox: Outbox
     flush: Callable[[], None]  #: everything emitted so far is on its way
     at_hand: Callable[[], FrameAtHand | None]  #: the frame that is processed in part
+    restored_wait: Callable[[], bool]  #: whether restored records are not through yet
     orders: SnapshotOrders
     control: ControlPort
     crash_points: CrashPoints
     clock: Callable[[], float]
     opened: bool = False  #: restored, and what was prepared is committed
     halted: bool = False  #: the barrier of a stop has passed: no record, no timer behind it
+    postponed: list[CheckpointId] = field(default_factory=list)  #: aligned, in the first layer, before restored records
     _aligner: BarrierAligner | BarrierTracker = field(init=False)
     _cuts: UnalignedCuts = field(default_factory=UnalignedCuts, init=False)
     _held: HeldFrames = field(init=False)
@@ -114,20 +117,33 @@ class SlotCheckpoints:
         self._triggered_at[checkpoint] = now
         if unaligned_after_s is not None and checkpoint > self._aligner.done:
             self._cuts.turns_at(checkpoint, now + unaligned_after_s)  # the inbox opens then
-        if self.slot.layer == 0:
-            self.crash_points.reach("source.before-barrier", self.slot, checkpoint)
-            # Restored in-flight records may still wait here, where no barrier comes behind them: they go on waiting.
-            waiting = self._unprocessed(checkpoint, arrived=frozenset())
-            self._checkpoint(
-                checkpoint, barrier_flags(unaligned_after_s), capture=waiting if len(waiting.frames) else None
-            )
-            if len(waiting.frames):
-                self.captured(checkpoint)
+        if self.slot.layer > 0:
+            return
+        if unaligned_after_s is None and (self.postponed or self.restored_wait()):
+            self.postponed.append(checkpoint)
+            return
+        self.postponed.clear()  # of older ones, which were given up: ids only grow
+        self._begin_at_source(checkpoint, barrier_flags(unaligned_after_s))
+
+    def take_postponed(self) -> None:
+        """Restored records are through."""
+        postponed, self.postponed = self.postponed, []
+        for checkpoint in postponed:
+            self._begin_at_source(checkpoint, barrier_flags(None))
+
+    def _begin_at_source(self, checkpoint: CheckpointId, flags: int) -> None:
+        self.crash_points.reach("source.before-barrier", self.slot, checkpoint)
+        # Restored in-flight records that still wait here go on waiting, unless the checkpoint is aligned.
+        waiting = self._unprocessed(checkpoint, arrived=frozenset())
+        self._checkpoint(checkpoint, flags, capture=waiting if len(waiting.frames) else None)
+        if len(waiting.frames):
+            self.captured(checkpoint)
 
     def completed(self, checkpoint: CheckpointId) -> None:
         self._forget(checkpoint)
 
     def aborted(self, checkpoint: CheckpointId) -> None:
+        self.postponed = [id for id in self.postponed if id != checkpoint]
         self._forget(checkpoint)
         self.orders.aborted(checkpoint)
         if self._halting == checkpoint:
@@ -232,8 +248,10 @@ class SlotCheckpoints:
         actions, arrived = overtaken
         began = self._alignment_began if arrived else self.clock()
         self.crash_points.reach("slot.aligned", self.slot, checkpoint)
+        # First what was held back is released: of an older checkpoint it stands before this one's barriers, and the barriers
+        # may be among it. What was held behind this one's own barriers the capture leaves out: they have come.
+        self._act(actions)
         capture = self._unprocessed(checkpoint, arrived)
-        self._act(actions)  # releases what was held for an older checkpoint, or behind this one's barriers
         self.mailbox.capture(capture)
         self._checkpoint(checkpoint, FLAG_UNALIGNED, self.clock() - began, capture=capture)
 

@@ -169,6 +169,9 @@ class RunningOperator:
     def on_time(self) -> None:
         """Processing time has passed. May emit."""
 
+    def on_kept_back(self) -> None:
+        """Up to now no record could come, though there may be some. Emits nothing."""
+
     def end_input(self) -> None:
         """May emit."""
 

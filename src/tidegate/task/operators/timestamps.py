@@ -85,6 +85,9 @@ class TimestampOperator(RunningOperator):
         """Watermarks from before are replaced by our own, but for the last one and for idleness."""
         if watermark in (IDLE, MAX_WATERMARK):
             super().run_watermark(watermark)
+        if watermark == MAX_WATERMARK:  # nothing is said after the end
+            self._unheard = False
+            self._last_record.clear()
 
     def next_time(self) -> float | None:
         if self._unheard:
@@ -101,6 +104,11 @@ class TimestampOperator(RunningOperator):
             for split in [split for split, last in self._last_record.items() if last <= since]:
                 del self._last_record[split]
                 self._tell(self._valve.on_watermark(split, IDLE))
+
+    def on_kept_back(self) -> None:
+        """Under back-pressure nobody is idle: the time begins anew when records can come again."""
+        now = self._time.clock()
+        self._last_record = dict.fromkeys(self._last_record, now)
 
     def _stamps(self, batch: Batch) -> np.ndarray[Any, Any]:
         where = self._strategy.timestamp
