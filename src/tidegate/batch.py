@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 if TYPE_CHECKING:
     import numpy as np
-    import pyarrow as pa
 
     from tidegate.types import RecordType
 
@@ -77,6 +78,11 @@ class Batch:
             columns=None if self._columns is None else self._columns.slice(start, stop - start),
             timestamps=None if self.timestamps is None else self.timestamps[start:stop],
         )
+
+    def take(self, places: np.ndarray[Any, Any]) -> Batch:
+        """The records at `places`, as columns."""
+        stamps = None if self.timestamps is None else self.timestamps[places]
+        return Batch(self.type, columns=self.columns().take(pa.array(places)), timestamps=stamps)
 
     def with_rows(self, type: RecordType, rows: list[Any]) -> Batch:
         """One row out for each row in: timestamps stay."""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import tidegate as tg
 from tidegate.api.overrides import overriding
-from tidegate.batch import Batch
 from tidegate.coordinator.hottest import OperatorKey, hottest
-from tidegate.state.key_selector import KeySelector
+from tidegate.state.keys import key_type
 from tidegate.task import hot_keys
 from tidegate.task.hot_keys import (
     ENOUGH,
@@ -30,10 +32,7 @@ from tidegate.task.hot_keys import (
 )
 from tidegate.testing import run_in_process
 from tidegate.testing.clock import ManualClock
-from tidegate.types import record_type
 from tidegate.wire.control import Heartbeat, HotKey, HotKeys, OperatorMetrics
-
-ROWS = record_type(int)
 
 
 @given(st.lists(st.integers(0, 60)), st.integers(1, 8))
@@ -48,26 +47,41 @@ def test_counts_are_lower_bounds_and_nothing_frequent_is_lost(values: list[int],
     assert found.total == len(values)
 
 
+class Counted(Sequence[int]):
+    """Keys of a slice, and how often one was looked at."""
+
+    def __init__(self, keys: list[int]) -> None:
+        self.keys = keys
+        self.looks = 0
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, place: Any) -> Any:
+        self.looks += 1
+        return self.keys[place]
+
+
 class Looked:
-    """A sampler over `number % keys`, and how often its key function was asked."""
+    """A sampler over `number % keys`, and how often it has looked at a key."""
 
     def __init__(self, keys: int = 1000) -> None:
         self.clock = ManualClock()
-        self.calls = 0
+        self.looks = 0
         self._keys = keys
-        self.sampler = KeySampler((KeySelector(int, function=self._key),), self.clock, seed=1)
-
-    def _key(self, number: int) -> int:
-        self.calls += 1
-        return number % self._keys
+        self.sampler = KeySampler(key_type(int), self.clock, seed=1)
 
     def over(
         self, numbers: list[int], size: int = 100, step_s: float = 0.01, columns: bool = False
     ) -> dict[str, float]:
         """The parts that the hottest keys have."""
         for start in range(0, len(numbers), size):
-            batch = Batch(ROWS, numbers[start : start + size])
-            self.sampler.note(Batch(ROWS, columns=batch.columns()) if columns else batch, 0)
+            keys = Counted([number % self._keys for number in numbers[start : start + size]])
+            if columns:
+                self.sampler.note_column(pa.array(keys.keys))
+            else:
+                self.sampler.note(keys)
+            self.looks += keys.looks
             self.clock.advance(step_s)
         hot = self.sampler.hottest()
         return {entry.key: entry.records / hot.records for entry in hot.keys}
@@ -92,10 +106,10 @@ def test_a_rhythm_in_the_stream_does_not_mislead() -> None:
 def test_the_cost_is_bounded_in_time_and_in_records() -> None:
     quick = Looked()
     quick.over(list(range(1_000_000)), size=1000, step_s=PAUSE_S / 10)
-    assert 0 < quick.calls <= 101 * MOST
+    assert 0 < quick.looks <= 101 * MOST
     slow = Looked()
     slow.over(list(range(1000)), size=1, step_s=PAUSE_S)
-    assert 0 < slow.calls <= 1000 // ONE_IN
+    assert 0 < slow.looks <= 1000 // ONE_IN
 
 
 def test_a_key_is_called_hot_only_when_enough_was_seen() -> None:
@@ -112,10 +126,11 @@ def test_what_was_hot_fades() -> None:
     assert parts["2"] > 0.8
 
 
-def test_a_broadcast_input_has_no_keys() -> None:
+def test_a_key_that_cannot_be_read_costs_a_look_and_not_the_job() -> None:
     looked = Looked()
-    looked.sampler.note(Batch(ROWS, [1] * 100), 1)
+    looked.sampler.note_column(pa.array(["not", "an", "int"] * 100))
     assert looked.sampler.hottest() == HotKeys(0, [])
+    assert looked.over([1] * 10_000) == {"1": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -127,6 +142,9 @@ def test_a_broadcast_input_has_no_keys() -> None:
         ((1, "a"), "(1, 'a')"),
         ("x" * 1_000_000, "x" * (KEY_LENGTH - 1) + "…"),
         (None, "None"),
+        pytest.param(10**5000, "int, too long to be written", id="long int"),
+        pytest.param(("a", 10**5000), "tuple, too long to be written", id="long tuple"),
+        pytest.param("\ud83d", "'\\ud83d'", id="lone surrogate"),
     ],
 )
 def test_keys_are_shown_short_and_on_one_line(key: Any, text: str) -> None:
@@ -174,3 +192,36 @@ def test_a_job_tells_hot_keys_and_bytes_of_its_operators(is_on: bool, monkeypatc
     if is_on:
         (latest,) = [c for c in result.view.checkpoints.values() if c.purpose == "final"]
         assert (latest.hot_keys[0].uid, latest.hot_keys[0].key) == ("counts", "0")
+
+
+class TakesItsKeyOut(tg.KeyedProcessFunction):
+    """Right: the key is in the context."""
+
+    def process_element(self, value: dict[str, int], ctx: tg.Context) -> Iterator[tuple[Any, int]]:
+        del value["id"]
+        yield ctx.key, value["number"]
+
+
+def test_sampling_asks_no_user_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hot_keys, "PAUSE_S", 0.0)
+    env = tg.StreamEnvironment("hot", parallelism=2)
+    env.checkpointing(storage="memory://hot-changed-records")
+    records = env.from_collection([{"id": n % 3, "number": n} for n in range(100)], uid="numbers")
+    records.key_by(lambda record: record["id"]).process(TakesItsKeyOut(), uid="take").collect(uid="out")
+
+    result = run_in_process(env)
+
+    assert sorted(result.collected.rows("out"), key=itemgetter(1)) == [(n % 3, n) for n in range(100)]
+
+
+def test_a_key_function_that_takes_the_key_out_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one subtask nobody else asks it: the sender need not know where the record goes."""
+    monkeypatch.setattr(hot_keys, "PAUSE_S", 0.0)
+    env = tg.StreamEnvironment("hot", parallelism=1)
+    env.checkpointing(storage="memory://hot-key-taken-out")
+    records = env.from_collection([{"id": n % 3} for n in range(100)], uid="numbers")
+    records.key_by(lambda record: record.pop("id")).count(uid="counts").collect(uid="out")
+
+    result = run_in_process(env)
+
+    assert Counter(key for key, _ in result.collected.rows("out")) == Counter(n % 3 for n in range(100))

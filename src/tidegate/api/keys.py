@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from tidegate.errors import ConfigurationError
+from tidegate.errors import ConfigurationError, GraphError
 from tidegate.state.key_selector import KeySelector
-from tidegate.state.keys import key_type
+from tidegate.state.keys import common_key_type, key_type
 from tidegate.types import RecordType, field_type, return_annotation_of
 from tidegate.types.records import DataclassRecords, SchemaRecords, TupleRecords
 
@@ -14,7 +15,12 @@ from tidegate.types.records import DataclassRecords, SchemaRecords, TupleRecords
 def make_key_selector(records: RecordType, key: tuple[Any, ...], declared: Any) -> KeySelector:
     """:raises ConfigurationError: for a key that the stream does not have."""
     if not key:
-        raise ConfigurationError("key_by needs a column name, a tuple position or a function")
+        raise ConfigurationError(
+            "key_by needs a column name, a tuple position or a function. For all records in one subtask, without keys: "
+            "stream.global_()"
+        )
+    if isinstance(declared, tuple):
+        declared = _tuple_of(list(declared))
     if len(key) == 1 and callable(key[0]):
         annotation = declared if declared is not None else return_annotation_of(key[0], False)
         if annotation is None and _is_identity(key[0]) and records.typed:
@@ -30,6 +36,30 @@ def make_key_selector(records: RecordType, key: tuple[Any, ...], declared: Any) 
         types = [field.annotation for field in (field_type(records, name) for name in fields) if field is not None]
         annotation = types[0] if len(types) == 1 else _tuple_of(types)
     return _checked(KeySelector(key_annotation=annotation, fields=fields, rows_are=_rows_are(records)))
+
+
+def joined_selectors(first: KeySelector, second: KeySelector) -> tuple[KeySelector, KeySelector]:
+    """Selectors of two streams that share the state of their keys: both by one type, so that a key is the same on both sides.
+
+    :raises GraphError: when their keys never meet.
+    """
+    one, other = first.key_type(), second.key_type()
+    if one == other:
+        return first, second
+    common = common_key_type(one, other)
+    if common is None:
+        raise GraphError(
+            f"the keys of connected streams must be of one type: the first has {one.name} ({_selected(first)}), the second "
+            f"{other.name} ({_selected(second)}), and keys of different types are never equal: 1 is not 1.0. Bring one of "
+            "them to the type of the other: key_by(lambda record: float(record.price), key_type=float)"
+        )
+    return replace(first, key_annotation=common), replace(second, key_annotation=common)
+
+
+def _selected(key: KeySelector) -> str:
+    if key.fields is not None:
+        return f"key_by {', '.join(key.fields)}"
+    return f"key_by {getattr(key.function, '__name__', 'a function').replace('<lambda>', 'a lambda')}"
 
 
 def _on_untyped_rows(key: tuple[Any, ...], declared: Any) -> KeySelector:

@@ -17,7 +17,7 @@ from tidegate.api.functions import (
     OutputTag,
     ProcessFunction,
 )
-from tidegate.api.keys import make_key_selector
+from tidegate.api.keys import joined_selectors, make_key_selector
 from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.connectors.collect_sink import CollectSink
 from tidegate.connectors.contract import Sink
@@ -27,6 +27,7 @@ from tidegate.errors import ConfigurationError, GraphError, TypeDeclarationError
 from tidegate.graph import specs
 from tidegate.graph.logical import MAIN_OUTPUT, Partitioning
 from tidegate.ids import OperatorUid
+from tidegate.state.canonical_rows import column_type
 from tidegate.state.key_selector import KeySelector
 from tidegate.types import Pickled, RecordType, record_type, return_annotation_of
 
@@ -295,9 +296,11 @@ class KeyedStream:
 
     def connect(self, other: KeyedStream | DataStream) -> ConnectedStreams:
         """With another keyed stream of the same key type, to share its keys' state; or with one that is broadcast:
-        `keyed.connect(rules.broadcast())`, for a KeyedBroadcastProcessFunction."""
+        `keyed.connect(rules.broadcast())`, for a KeyedBroadcastProcessFunction.
+
+        Where one key has a declared type and the other (of a key function) has none, the declared one holds for both."""
         if isinstance(other, KeyedStream):
-            return ConnectedStreams(self._stream, other._stream, (self._key, other._key))
+            return ConnectedStreams(self._stream, other._stream, joined_selectors(self._key, other._key))
         if not isinstance(other, DataStream) or other._partitioning is not Partitioning.BROADCAST:
             raise GraphError(
                 "a keyed stream connects to another keyed stream, or to a broadcast one: call key_by on both, or "
@@ -324,7 +327,8 @@ class KeyedStream:
 
     def _pairs(self, value_type: Any) -> RecordType:
         key = self._key.key_annotation
-        return record_type(None if key is None or value_type is None else tuple[key, value_type])
+        mixed = key is None or column_type(self._key.key_type()) is None
+        return record_type(None if mixed or value_type is None else tuple[key, value_type])
 
     def _built_in(
         self,

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tidegate.api.functions import Context, KeyedBatchFunction
 from tidegate.errors import TypeDeclarationError
+from tidegate.state.canonical_rows import column_type
 from tidegate.state.declarations import ValueState
 from tidegate.types import data_type
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def in_batches(records: RecordType, key: KeySelector, value_type: Any) -> bool:
     """Whether numbers of that type under that key can be folded in batches."""
-    if not records.typed or key.fields is None or key.key_annotation is None or value_type is None:
+    if not records.typed or key.fields is None or value_type is None or column_type(key.key_type()) is None:
         return False
     try:
         numpy = data_type(value_type).numpy

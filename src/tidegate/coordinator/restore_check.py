@@ -17,8 +17,10 @@ from tidegate.api.functions import KeyedProcessFunction
 from tidegate.errors import ConfigurationError
 from tidegate.graph.plan import JobPlan, PlannedOperator
 from tidegate.graph.specs import keys_of, user_function_of
+from tidegate.state.canonical_rows import key_type_named
 from tidegate.state.declarations import Declaration, MapState, declared_states
 from tidegate.state.evolution import Evolution, Fit, evolve
+from tidegate.state.keys import holds_keys_of
 from tidegate.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
 from tidegate.storage.metadata import IN_FLIGHT, NOT_KEYED, CheckpointMetadata, OperatorInfo, StateInfo
 from tidegate.types.type_names import parse_type
@@ -149,11 +151,12 @@ def _problem(operator: PlannedOperator, info: OperatorInfo) -> str:
             "tg.Savepoint.load(path).edit().set_max_parallelism(...)"
         )
     keys = keys_of(operator.operator.spec)
-    now = keys[0].key_type().name if keys else "none"
-    if now != info.key_type:
+    if not keys or not holds_keys_of(keys[0].key_type(), key_type_named(info.key_type)):
+        now = keys[0].key_type().name if keys else "none"
+        old = "typing.Any" if info.key_type == "any" else info.key_type
         return (
             f"{operator.operator} had keys of type {info.key_type} and has {now} now; the stored state could not be found by "
-            "them. Key by the old type"
+            f"them. Key by the old type (of two connected streams both): key_by(..., key_type={old})"
         )
     return ""
 

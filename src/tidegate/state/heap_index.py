@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from tidegate.state.key_columns import int64_column, normalised_keys, plain_array
+from tidegate.state.key_columns import int64_column, normalised_keys, plain_array, python_keys
 
 if TYPE_CHECKING:
     from tidegate.state.handles import Column
@@ -222,6 +222,8 @@ class IntIndex(KeyIndex):
         int64 = int64_column(keys)
         if int64 is not None:
             return of_int64(int64)
+        if python_keys(keys) is not None:
+            return _rows_of_each(normalised_keys(self._key_type, keys), self._known, of_one)
         array = plain_array(keys)
         if array.null_count and pa.types.is_integer(array.type):
             rows = np.empty(len(array), dtype=np.int64)
@@ -300,6 +302,8 @@ def _rows_of_distinct(
     key_type: KeyType, keys: Column, known: dict[Hashable, int], row_of: Callable[[Hashable], int]
 ) -> Rows:
     """Each different key of a column is looked up once, where Arrow can tell which are different."""
+    if python_keys(keys) is not None:
+        return _rows_of_each(normalised_keys(key_type, keys), known, row_of)
     array = plain_array(keys)
     if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
         return _rows_of_each(normalised_keys(key_type, array), known, row_of)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.types as pat
 
 from tidegate.errors import KeyTypeError
-from tidegate.state.keys import KeyType, OptionalKey, TupleKey
+from tidegate.state.keys import AnyKey, KeyType, OptionalKey, TupleKey
 from tidegate.types import data_type
 
 if TYPE_CHECKING:
@@ -29,10 +29,19 @@ def plain_array(column: Column) -> pa.Array:
     return column.dictionary_decode() if pat.is_dictionary(column.type) else column
 
 
+def python_keys(column: Column) -> list[Any] | None:
+    """Keys that come as Python objects, which no conversion may touch; None for a column that has a type."""
+    if isinstance(column, np.ndarray) and column.dtype == object:
+        return column.tolist()  # type: ignore[no-any-return]
+    return None if isinstance(column, (np.ndarray, pa.Array, pa.ChunkedArray)) else list(column)
+
+
 def int64_column(column: Column) -> np.ndarray[Any, Any] | None:
     """A column of ints as int64, without a copy where it is one; None when it has nulls, wider ints or other types."""
     if isinstance(column, np.ndarray):
         values = column
+    elif python_keys(column) is not None:
+        return None
     else:
         array = plain_array(column)
         if array.null_count or not pat.is_integer(array.type):
@@ -47,7 +56,8 @@ def int64_column(column: Column) -> np.ndarray[Any, Any] | None:
 
 def normalised_keys(key_type: KeyType, column: Column) -> list[Any]:
     """:raises KeyTypeError: when the column holds other keys than those of `key_type`."""
-    return key_type.normalise_many(_python_keys(key_type, plain_array(column)))
+    given = python_keys(column)
+    return key_type.normalise_many(_python_keys(key_type, plain_array(column)) if given is None else given)
 
 
 def _python_keys(key_type: KeyType, array: pa.Array) -> list[Any]:
@@ -56,6 +66,8 @@ def _python_keys(key_type: KeyType, array: pa.Array) -> list[Any]:
     arrow = array.type
     if pat.is_struct(arrow):
         parts = key_type.parts if isinstance(key_type, TupleKey) else [key_type] * arrow.num_fields
+        if not arrow.num_fields and isinstance(key_type, AnyKey):
+            return [() if valid else None for valid in array.is_valid().to_pylist()]
         if len(parts) == arrow.num_fields and parts:
             columns = [_python_keys(part, plain_array(array.field(at))) for at, part in enumerate(parts)]
             keys: list[Any] = list(zip(*columns, strict=True))

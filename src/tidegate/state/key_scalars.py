@@ -25,6 +25,8 @@ from tidegate.state.key_codec import (
     is_naive,
     plain,
     refused,
+    text,
+    texts,
 )
 from tidegate.state.key_hash import (
     HASHERS,
@@ -200,8 +202,16 @@ class IntKey(ScalarKey):
 
 
 class StrKey(ScalarKey):
-    def _hashes(self, keys: list[Any]) -> Hashes:
-        return hash_strs(keys)
+    """Text: what is not, is refused when the key is used, and not when it is to be stored."""
+
+    def normalise(self, key: Any) -> Any:
+        return text(key if type(key) is str else self._converted(key))
+
+    def normalise_many(self, keys: list[Any]) -> list[Any]:
+        return texts(super().normalise_many(keys))
+
+    def hash_many(self, keys: list[Any]) -> Hashes:
+        return hash_strs(super().normalise_many(keys))  # which looks at the text of each
 
 
 class BoolKey(ScalarKey):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tidegate.state.canonical_rows import column_type
 from tidegate.state.keys import KeyType, key_type
 from tidegate.types import data_type
 
@@ -57,6 +58,8 @@ class KeySelector:
         columns = [batch.columns().column(field) for field in self.fields]
         if len(columns) == 1:
             return columns[0]
+        if column_type(self.key_type()) is None:  # the parts may have any type, so they stay as they are
+            return pa.StructArray.from_arrays(columns, [f"f{at}" for at in range(len(columns))])
         fields = list(data_type(self.key_annotation).arrow)
         parts = [column.cast(field.type) for column, field in zip(columns, fields, strict=True)]
         return pa.StructArray.from_arrays(parts, fields=fields)

@@ -26,12 +26,12 @@ import pyarrow as pa
 import pyarrow.types as pat
 
 from tidegate.errors import KeyTypeError
-from tidegate.state.key_codec import NAN, TUPLE_END, TUPLE_START, WAYS_OUT, Kind, canonical_decimal, plain
+from tidegate.state.key_codec import NAN, TUPLE_END, TUPLE_START, WAYS_OUT, Kind, canonical_decimal, plain, text, texts
 from tidegate.state.key_hash import Hashes, fold, hash_array, hash_each, hash_key, kind_of
 from tidegate.state.key_scalars import SCALAR_KEYS, KeyType, ScalarKey, canonical_datetime
 from tidegate.types import DataType, Naive, NaiveDatetime
 
-__all__ = ["Apart", "KeyType", "hash_columns", "key_type"]
+__all__ = ["Apart", "KeyType", "common_key_type", "hash_columns", "holds_keys_of", "key_type"]
 
 
 class OptionalKey(KeyType):
@@ -46,6 +46,10 @@ class OptionalKey(KeyType):
 
     def denormalise(self, key: Any) -> Any:
         return None if key is None else self.inner.denormalise(key)
+
+    def normalise_many(self, keys: list[Any]) -> list[Any]:
+        some_are_none = type(None) in set(map(type, keys))
+        return list(map(self.normalise, keys)) if some_are_none else self.inner.normalise_many(keys)
 
     def hash_many(self, keys: list[Any]) -> Hashes:
         present = [key for key in keys if key is not None]
@@ -74,15 +78,25 @@ class TupleKey(KeyType):
     def denormalise(self, key: Any) -> Any:
         return tuple([part.denormalise(value) for part, value in zip(self.parts, key, strict=True)])
 
+    def normalise_many(self, keys: list[Any]) -> list[Any]:
+        """Part by part."""
+        self._check_shapes(keys)
+        columns = zip(*keys, strict=True)
+        parts = [part.normalise_many(list(c)) for part, c in zip(self.parts, columns, strict=False)]
+        return list(zip(*parts, strict=True))
+
     def encode_many(self, keys: list[Any]) -> list[bytes]:
         """Part by part: three times as fast as key by key."""
         parts = [part.encode_many(list(c)) for part, c in zip(self.parts, zip(*keys, strict=True), strict=False)]
         return [b"".join((TUPLE_START, *row, TUPLE_END)) for row in zip(*parts, strict=True)]
 
-    def hash_many(self, keys: list[Any]) -> Hashes:
+    def _check_shapes(self, keys: list[Any]) -> None:
         for key in keys:
             if type(key) is not tuple or len(key) != len(self.parts):
                 raise self._misfit(key)
+
+    def hash_many(self, keys: list[Any]) -> Hashes:
+        self._check_shapes(keys)
         if not keys:
             return np.empty(0, np.uint64)
         columns = zip(*keys, strict=True)
@@ -139,7 +153,7 @@ class Apart:
         return f"Apart({self.value!r})"
 
 
-_AS_IT_IS = frozenset({int, str, bytes, type(None), date, UUID})
+_AS_IT_IS = frozenset({int, bytes, type(None), date, UUID})
 
 
 class AnyKey(KeyType):
@@ -151,6 +165,8 @@ class AnyKey(KeyType):
         kind = type(key)
         if kind in _AS_IT_IS:
             return key
+        if kind is str:
+            return text(key)
         if kind is tuple:
             return tuple([self.normalise(part) for part in key])
         if kind is bool:
@@ -164,6 +180,12 @@ class AnyKey(KeyType):
         if kind is Apart:
             return self.normalise(key.value)
         return self.normalise(plain(key))
+
+    def normalise_many(self, keys: list[Any]) -> list[Any]:
+        kinds = set(map(type, keys))
+        if kinds <= _AS_IT_IS:
+            return keys
+        return texts(keys) if kinds == {str} else list(map(self.normalise, keys))
 
     def denormalise(self, key: Any) -> Any:
         if type(key) is Apart:
@@ -232,6 +254,38 @@ def key_type(annotation: Any) -> KeyType:
     if annotation is type(None):
         return _ANY
     raise KeyTypeError(f"values of type {annotation} cannot be keys. {WAYS_OUT}", annotation=str(annotation))
+
+
+def common_key_type(one: KeyType, other: KeyType) -> KeyType | None:
+    """The type of the keys that two streams share: of an undeclared and a declared one, the declared. None when no key of
+    the one is a key of the other."""
+    if one == other or isinstance(other, AnyKey):
+        return one
+    if isinstance(one, AnyKey):
+        return other
+    if isinstance(one, OptionalKey) or isinstance(other, OptionalKey):
+        inner = common_key_type(_present(one), _present(other))
+        return None if inner is None else _optional(inner)
+    if isinstance(one, TupleKey) and isinstance(other, TupleKey) and len(one.parts) == len(other.parts):
+        parts = [common_key_type(*pair) for pair in zip(one.parts, other.parts, strict=True)]
+        return None if None in parts else TupleKey([part for part in parts if part is not None])
+    return None
+
+
+def holds_keys_of(wide: KeyType, narrow: KeyType) -> bool:
+    """Whether every key of `narrow` is one of `wide`, with the same bytes: state that was stored under the one can be read
+    under the other."""
+    if wide == narrow or isinstance(wide, AnyKey):
+        return True
+    if isinstance(wide, OptionalKey):
+        return holds_keys_of(wide.inner, _present(narrow))
+    if isinstance(wide, TupleKey) and isinstance(narrow, TupleKey) and len(wide.parts) == len(narrow.parts):
+        return all(holds_keys_of(*pair) for pair in zip(wide.parts, narrow.parts, strict=True))
+    return False
+
+
+def _present(keys: KeyType) -> KeyType:
+    return keys.inner if isinstance(keys, OptionalKey) else keys
 
 
 def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:

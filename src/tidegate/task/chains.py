@@ -122,7 +122,7 @@ def _host(plan: JobPlan, chain: Chain, subtask: int, outbox: Outbox, around: Ope
         operator = running[planned.uid]
         keys = keys_of(planned.operator.spec)
         if keys and around.hot_keys:
-            operator.hot_keys = KeySampler(keys, around.time.clock, seed=subtask)
+            operator.hot_keys = KeySampler(keys[0].key_type(), around.time.clock, seed=subtask)
         emits: dict[str, list[Emit]] = {}
         watermarks: list[Callable[[int], None]] = []
         for link in planned.chained:

@@ -1,7 +1,8 @@
 """The hottest keys of one subtask of a keyed operator: a bounded sketch over a few sampled records. Executor.
 
-The task's thread samples, after a slice was processed; the heartbeat's thread reads. At most MOST records each PAUSE_S are
-looked at, and at most one in ONE_IN, so that it costs a small part of what the key function costs anyway.
+The task's thread samples the keys that the operator has worked out for a slice; the heartbeat's thread reads. At most MOST
+each PAUSE_S are looked at, and at most one in ONE_IN. The records are not looked at: user code has had them, and may have
+changed them.
 
 Of the sample, the counts are lower bounds (Misra and Gries): when there are more than twice CAPACITY, the CAPACITY largest
 are kept and the largest that goes is taken from each. A key with more than one in CAPACITY of the records is never lost.
@@ -11,15 +12,18 @@ Older records fade.
 from __future__ import annotations
 
 import heapq
+import logging
 import random
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from tidegate.batch import Batch
-from tidegate.state.key_selector import KeySelector
+from tidegate.state.key_columns import normalised_keys
+from tidegate.state.keys import KeyType
 from tidegate.wire.control import HotKey, HotKeys
+
+log = logging.getLogger("tidegate.task")
 
 PAUSE_S = 0.1
 MOST = 16
@@ -63,11 +67,10 @@ class HeavyHitters:
 
 
 class KeySampler:
-    """What an operator with keyed inputs notes."""
+    """What an operator with keyed inputs notes. It never calls user code, and never fails a job."""
 
-    def __init__(self, keys: Sequence[KeySelector], clock: Callable[[], float], seed: int) -> None:
-        self._inputs = [(key.row_key(), key.key_type().normalise) for key in keys]
-        self._denormalise = keys[0].key_type().denormalise
+    def __init__(self, key_type: KeyType, clock: Callable[[], float], seed: int) -> None:
+        self._key_type = key_type
         self._clock = clock
         self._random = random.Random(seed)
         self._found = HeavyHitters(CAPACITY)
@@ -76,47 +79,50 @@ class KeySampler:
         self._due = 0.0
         self._fade_at = clock() + FADE_EVERY_S
 
-    def note(self, batch: Batch, input_index: int) -> None:
-        """A slice was processed."""
-        if input_index >= len(self._inputs):
-            return  # a broadcast input has no keys
-        self._unseen += len(batch)
-        if self._unseen < ONE_IN or not len(batch):
-            return
-        now = self._clock()
-        if now >= self._due:
-            self._look(batch, input_index, now)
+    def note(self, keys: Sequence[Any]) -> None:
+        """The keys of a slice, normalised."""
+        if self._is_due(len(keys)):
+            self._look(len(keys), lambda places: [keys[place] for place in places])
 
-    def _look(self, batch: Batch, input_index: int, now: float) -> None:
+    def note_column(self, keys: pa.Array | pa.ChunkedArray) -> None:
+        """The keys of a slice, as a batch function gets them."""
+        if self._is_due(len(keys)):
+            self._look(len(keys), lambda places: normalised_keys(self._key_type, keys.take(pa.array(places))))
+
+    def _is_due(self, records: int) -> bool:
+        self._unseen += records
+        return records > 0 and self._unseen >= ONE_IN and self._clock() >= self._due
+
+    def _look(self, records: int, keys_at: Callable[[list[int]], list[Any]]) -> None:
+        now = self._clock()
         self._due = now + PAUSE_S
         if now >= self._fade_at:
             self._fade_at = now + FADE_EVERY_S
             self._found.fade(FADE)
-        row_key, normalise = self._inputs[input_index]
-        looks = min(MOST, self._unseen // ONE_IN, len(batch))
+        looks = min(MOST, self._unseen // ONE_IN, records)
         weight = self._unseen / looks
-        for row in _rows_at(batch, [self._random.randrange(len(batch)) for _ in range(looks)]):
-            self._found.add(normalise(row_key(row)), weight)
         self._unseen = 0
+        try:
+            for key in keys_at([self._random.randrange(records) for _ in range(looks)]):
+                self._found.add(key, weight)
+        except Exception:  # what is wrong with a key, its operator says; here nothing is lost but a look
+            log.debug("the hottest keys were not sampled", exc_info=True)
+            return
         self._looked_at += looks
 
     def hottest(self) -> HotKeys:
         """From any thread."""
         top = self._found.top(TOLD) if self._looked_at >= ENOUGH else []
-        keys = [HotKey(shown(self._denormalise(key)), int(count)) for key, count in top if count >= 1.0]
+        keys = [HotKey(shown(self._key_type.denormalise(key)), int(count)) for key, count in top if count >= 1.0]
         return HotKeys(int(self._found.total), keys)
 
 
-def _rows_at(batch: Batch, places: list[int]) -> list[Any]:
-    if batch.has_rows:
-        rows = batch.rows()
-        return [rows[place] for place in places]
-    return Batch(batch.type, columns=batch.columns().take(pa.array(places))).rows()
-
-
 def shown(key: Any) -> str:
-    """A key as text: short, on one line, and without walking through megabytes."""
+    """A key as text: short, on one line, and without walking through megabytes. Whatever the key is."""
     if isinstance(key, str | bytes):
         key = key[: KEY_LENGTH + 1]
-    text = key if isinstance(key, str) and key.isprintable() else repr(key)
+    try:
+        text = key if isinstance(key, str) and key.isprintable() else repr(key)
+    except ValueError:  # Python writes no int of more than 4,300 digits
+        text = f"{type(key).__name__}, too long to be written"
     return text if len(text) <= KEY_LENGTH else text[: KEY_LENGTH - 1] + "…"

@@ -104,8 +104,6 @@ class RunningOperator:
         self.records_in += len(batch)
         try:
             self.process(batch, input_index)
-            if self.hot_keys is not None:
-                self.hot_keys.note(batch, input_index)
         except OperatorFailed:
             raise
         except Exception as error:

@@ -6,7 +6,7 @@ What a function emits for a record inherits the record's timestamp; what it emit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import repeat
+from itertools import count, repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from tidegate.api.functions import Context, KeyedProcessFunction
 from tidegate.batch import Batch
 from tidegate.state.backend import bind_states
 from tidegate.state.declarations import declared_states
+from tidegate.state.key_arrays import key_arrays
 from tidegate.state.timers import TimerQueue
 from tidegate.task.operators.base import RunningOperator, check_iterable
 from tidegate.task.operators.checkpointed import keeper_for
@@ -146,7 +147,7 @@ class KeyedProcessOperator(FunctionOperator):
     ) -> None:
         super().__init__(planned, subtask, job, function, backend)
         self._keyed_backend = backend
-        self._inputs = [(key.row_key(), key.key_type().normalise) for key in keys]
+        self._inputs = [(key.row_key(), key.key_type().normalise_many) for key in keys]
         self._denormalise = keys[0].key_type().denormalise
         self._time = time
         self._expires = any(declaration.ttl is not None for declaration in declared_states(function).values())
@@ -168,15 +169,17 @@ class KeyedProcessOperator(FunctionOperator):
             process_element = function.process_element
         else:
             process_element = function.process_element2 if input_index else function.process_element1
-        row_key, normalise = self._inputs[input_index]
+        row_key, normalise_many = self._inputs[input_index]
         context, set_current_key, timers = self._context, self._keyed_backend.set_current_key, self._timers
         stamps = batch.timestamps
         out: list[Any] = []
         places: list[int] = []
-        for place, row in enumerate(batch.rows()):
-            key = row_key(row)
+        rows = batch.rows()
+        # All at once, before the function sees (and may change) any of the records; checked here, at every parallelism.
+        keys = list(map(row_key, rows))
+        normalised_keys = normalise_many(keys)
+        for place, row, key, normalised in zip(count(), rows, keys, normalised_keys):
             context.key = key
-            normalised = normalise(key)
             set_current_key(normalised)
             if timers is not None:
                 timers.key = normalised
@@ -189,6 +192,8 @@ class KeyedProcessOperator(FunctionOperator):
                 if stamps is not None:
                     places.extend(repeat(place, len(out) - len(places)))
         self._leave_key()
+        if self.hot_keys is not None:
+            self.hot_keys.note(normalised_keys)
         if out:
             self.emit(batch.pick(places, out, self.output_type))
         self._flush_side()
@@ -252,11 +257,19 @@ class KeyedBatchOperator(FunctionOperator):
     ) -> None:
         super().__init__(planned, subtask, job, function, backend)
         self._key = key
+        self._key_type = key.key_type()
 
     def process(self, batch: Batch, input_index: int) -> None:
         keys = self._key.key_column(batch)
-        if keys is None:
-            keys = pa.array(self._key.keys_of(batch))
+        if keys is not None:
+            self._process(keys, batch)
+            return
+        for places, column in key_arrays(self._key_type, self._key.keys_of(batch)):
+            self._process(column, batch if places is None else batch.take(places))
+
+    def _process(self, keys: pa.Array, batch: Batch) -> None:
+        if self.hot_keys is not None:
+            self.hot_keys.note_column(keys)
         result = self._function.process_batch(keys, batch.columns(), self._context)
         same_rows = isinstance(result, pa.RecordBatch) and result.num_rows == len(batch)
         emit_columns(self, result, batch.timestamps if same_rows else None)

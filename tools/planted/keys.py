@@ -1,0 +1,76 @@
+"""Faults in keys, in what is known about them, and in how records reach the subtasks that ask for them."""
+
+from __future__ import annotations
+
+from planted.kinds import Change, Mutant
+
+_KEYS = "tests/protocol/test_keys_property.py"
+
+MUTANTS = (
+    Mutant(
+        "keys-of-a-batch-as-one-column",
+        "pyarrow makes one type of the keys of a batch, so that ints beside a float become floats",
+        (
+            Change(
+                "state/key_arrays.py",
+                "    if len(different) == 1:\n",
+                "    if {*different} <= {int, float}:\n        return [(None, pa.array(plain))]\n    if len(different) == 1:\n",
+            ),
+        ),
+        tests=(_KEYS,),
+    ),
+    Mutant(
+        "joined-by-different-types",
+        "connected streams with keys of different types are taken for joined",
+        (Change("api/keys.py", "    if common is None:\n", "    if common is None and False:\n"),),
+        tests=(_KEYS,),
+    ),
+    Mutant(
+        "joined-by-their-own-types",
+        "each of two connected streams brings its keys into a form of its own",
+        (
+            Change(
+                "api/keys.py",
+                "    return replace(first, key_annotation=common), replace(second, key_annotation=common)\n",
+                "    return first, second\n",
+            ),
+        ),
+        tests=(_KEYS,),
+    ),
+    Mutant(
+        "text-of-keys-unseen",
+        "a key with a lone surrogate is taken, and then no checkpoint can hold it",
+        (
+            Change(
+                "state/key_codec.py",
+                "        if not joined.isascii():\n            joined.encode()\n",
+                "        if False:\n            joined.encode()\n",
+            ),
+        ),
+        tests=(_KEYS,),
+    ),
+    Mutant(
+        "keys-worked-out-from-used-records",
+        "the key of a record is asked for after the function has had the records before it, and again to sample it",
+        (
+            Change(
+                "task/operators/process.py",
+                "            self.hot_keys.note(normalised_keys)\n",
+                "            self.hot_keys.note(normalise_many(list(map(row_key, rows))))\n",
+            ),
+        ),
+        tests=("tests/unit/test_hot_keys.py",),
+    ),
+    Mutant(
+        "sampling-fails-the-job",
+        "a key that cannot be sampled fails the job",
+        (
+            Change(
+                "task/hot_keys.py",
+                '            log.debug("the hottest keys were not sampled", exc_info=True)\n            return\n',
+                "            raise\n",
+            ),
+        ),
+        tests=("tests/unit/test_hot_keys.py",),
+    ),
+)
