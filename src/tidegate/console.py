@@ -6,11 +6,14 @@ print on local executors, Spark's errors).
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
+
+log = logging.getLogger("tidegate.console")
 
 
 class Console(Protocol):
@@ -22,7 +25,11 @@ class Console(Protocol):
 
 class StandardStreams:
     def out(self, text: str) -> None:
-        sys.stdout.write(text)
+        try:
+            sys.stdout.write(text)
+        except UnicodeEncodeError:  # a terminal that is not UTF-8
+            encoding = sys.stdout.encoding
+            sys.stdout.write(text.encode(encoding, errors="backslashreplace").decode(encoding))
         sys.stdout.flush()
 
     def err(self, text: str) -> None:
@@ -33,8 +40,30 @@ class StandardStreams:
 _consoles: list[Console] = [StandardStreams()]
 
 
+_trouble: list[str] = []  #: said once for each kind: it comes with every line
+
+
 def current_console() -> Console:
     return _consoles[-1]
+
+
+def show_out(text: str) -> None:
+    """Never raises: a job does not end because nobody can read what it prints (a closed pipe, a full disk)."""
+    _show(current_console().out, text)
+
+
+def show_err(text: str) -> None:
+    _show(current_console().err, text)
+
+
+def _show(write: Callable[[str], None], text: str) -> None:
+    try:
+        write(text)
+    except Exception as error:
+        kind = type(error).__name__
+        if kind not in _trouble:
+            _trouble.append(kind)
+            log.warning("what is printed cannot be shown, and is left out: %s: %s", kind, error)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ TidegateError
 |   `-- JobFolderInUse          a run without resume on a folder with history, or resume of a FINISHED job
 |-- Superseded                  a newer driver has taken the job over; this one ends without committing anything
 |-- StoppedByUser               the job was canceled
+|-- TimedOut                    the time of a wait is over, and the job goes on; a TimeoutError, too
 `-- ProtocolViolation           a bug of ours: a message or frame that cannot be
 """
 
@@ -28,15 +29,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate.shown import shown_text
+
+MAX_MESSAGE = 100_000  #: characters
+
 
 class TidegateError(Exception):
-    """Base of all. Keyword arguments become fields and survive pickling."""
+    """Base of all. Keyword arguments become fields and survive pickling.
+
+    Messages hold users' text. It is made fit to be shown here: logs, answers and displays take it as it is.
+    """
 
     def __init__(self, message: str, **context: Any) -> None:
+        message = shown_text(message, MAX_MESSAGE)
         super().__init__(message)
         self.message = message
-        self.context = context
-        self.__dict__.update(context)
+        self.context = {
+            name: shown_text(value, MAX_MESSAGE) if isinstance(value, str) else value for name, value in context.items()
+        }
+        self.__dict__.update(self.context)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.context)
@@ -106,6 +117,10 @@ class Superseded(TidegateError): ...
 
 
 class StoppedByUser(TidegateError): ...
+
+
+class TimedOut(TidegateError, TimeoutError):
+    """As from a Future: whoever waits for either may catch `TimeoutError`. Fields: job, status, after_s."""
 
 
 class ProtocolViolation(TidegateError): ...

@@ -17,7 +17,7 @@ from tidegate.api.overrides import current_onlooker
 from tidegate.client import JobClient
 from tidegate.config import JobConfig
 from tidegate.connectors.collect_sink import CollectedResults, CollectSink
-from tidegate.console import current_console
+from tidegate.console import show_out
 from tidegate.coordinator.execution import JobExecution
 from tidegate.coordinator.job import JobRun
 from tidegate.coordinator.observing import JobView
@@ -97,7 +97,7 @@ def launch(env: StreamEnvironment, config: JobConfig) -> JobClient:
 
     def on_driver_payload(message: ToDriver) -> None:
         if message.topic == "print":
-            current_console().out(message.payload.decode("utf-8", "replace"))
+            show_out(message.payload.decode("utf-8", "replace"))
         else:
             results.accept(message.uid, message.subtask, message.topic, message.payload)
 

@@ -286,7 +286,7 @@ def test_a_field_of_the_wrong_type_is_refused() -> None:
 
 def test_a_message_beyond_the_limit_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "MAX_MESSAGE_BYTES", 100)
-    with pytest.raises(ProtocolViolation, match=r"ToDriver of .* bytes is over the limit"):
+    with pytest.raises(ProtocolViolation, match=r"\(ToDriver\) of .* bytes is over the limit"):
         control.encode(control.ToDriver("u", 0, "t", bytes(200)))
 
 

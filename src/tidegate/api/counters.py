@@ -1,10 +1,12 @@
 """Counters of the user's own: `ctx.counter("rejected").inc()`. Executor; one for each name and subtask.
 
 The task's thread counts, the heartbeat's thread reads. They are for watching: each attempt begins at zero, and nothing of
-them is stored.
+them is stored. What is shown are 64 bits: a larger count stands still at the largest.
 """
 
 from __future__ import annotations
+
+from tidegate.shown import shown_count
 
 MAX_COUNTERS = 1000  #: of one subtask; they travel with every heartbeat
 MAX_NAME = 200
@@ -52,5 +54,6 @@ class Counters:
         return counter
 
     def values(self) -> dict[str, int]:
-        """From any thread: counters are only ever added."""
-        return {name: int(counter.value) for name, counter in self._by_name.copy().items()}
+        """From any thread: counters are only ever added. One that was given what is not a number is left out."""
+        shown = {name: shown_count(counter.value) for name, counter in self._by_name.copy().items()}
+        return {name: count for name, count in shown.items() if count is not None}

@@ -125,7 +125,13 @@ class LiveDisplay:
         except Exception:
             log.exception("the display failed; the job goes on without it")
         finally:
-            self._end_live(self._screens)
+            try:
+                self._end_live(self._screens)
+            except Exception:
+                log.exception("the last picture of the display could not be drawn")
+            with self._changed:  # nobody draws any more: whoever has text must not wait for it
+                self._is_live = False
+                self._changed.notify_all()
 
     def _draw(self) -> None:
         while not self._events.empty():

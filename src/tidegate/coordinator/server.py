@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import socket
-import struct
 import threading
 from collections.abc import Callable
 from typing import Protocol
 
 from tidegate.errors import ProtocolViolation
 from tidegate.ids import AttemptId, SlotId
-from tidegate.wire.control import MAX_MESSAGE_BYTES, FromSlot, ToSlot, decode_from_slot, encode
+from tidegate.shown import shown_error
+from tidegate.wire.control import FromSlot, ToSlot, decode_from_slot, encode
+from tidegate.wire.framing import HEAD, Received, frames_of
 from tidegate.wire.handshake import MAX_HELLO_BYTES, Hello, check_hello, new_challenge, prove
 
 log = logging.getLogger("tidegate.control")
 
 HELLO_TIMEOUT_S = 20.0
-_LENGTH = struct.Struct(">I")
 
 
 class ControlEvents(Protocol):
@@ -41,17 +42,22 @@ class ControlServer:
         self._attempt = attempt
         self._token = token
         self._events = events
+        self._numbers = itertools.count()
         self._open: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
         self._writers: dict[SlotId, asyncio.StreamWriter] = {}  #: of those, the ones that proved who they are
         self._loop = asyncio.new_event_loop()
         self._listening = socket.create_server((bind, 0))
         self.port: int = self._listening.getsockname()[1]
         self._ready = threading.Event()
+        self._failure: BaseException | None = None  #: why the loop did not start
         self._thread = threading.Thread(target=self._run, name=f"tidegate-control-{attempt}", daemon=True)
         self._thread.start()
         self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
 
     def send(self, slot: SlotId, message: ToSlot) -> None:
+        """:raises Unsendable:"""
         body = encode(message)
         self._call(lambda: self._write(slot, body))
 
@@ -70,8 +76,13 @@ class ControlServer:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._accept, sock=self._listening))
-        self._ready.set()
+        try:
+            server = self._loop.run_until_complete(asyncio.start_server(self._accept, sock=self._listening))
+        except BaseException as error:
+            self._failure = error
+            return
+        finally:
+            self._ready.set()
         self._loop.run_forever()
         self._loop.run_until_complete(self._end_all(server))
         self._loop.close()
@@ -95,7 +106,8 @@ class ControlServer:
     def _write(self, slot: SlotId, body: bytes) -> None:
         writer = self._writers.get(slot)
         if writer is not None and not writer.is_closing():
-            writer.write(_LENGTH.pack(len(body)) + body)
+            for frame in frames_of(body, next(self._numbers)):
+                writer.write(frame)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         slot: SlotId | None = None
@@ -103,8 +115,9 @@ class ControlServer:
         try:
             slot, hello = await asyncio.wait_for(self._greet(reader, writer), HELLO_TIMEOUT_S)
             self._events.connected(slot, hello)
+            received = Received()
             while True:
-                self._events.said(slot, decode_from_slot(await _read(reader, MAX_MESSAGE_BYTES)))
+                self._events.said(slot, decode_from_slot(await _read_message(reader, received)))
         except (TimeoutError, ProtocolViolation) as error:
             log.warning("a control connection was refused: %s", error)
             reason = str(error)
@@ -113,6 +126,9 @@ class ControlServer:
         except asyncio.CancelledError:
             slot = None  # the server is closing and ends the connection: nobody is lost
             return
+        except Exception as error:
+            log.exception("a control connection failed unexpectedly")
+            reason = f"its connection failed unexpectedly: {shown_error(error)}"
         finally:
             writer.close()
             if slot is not None:
@@ -132,13 +148,21 @@ class ControlServer:
         if slot in self._writers:
             raise ProtocolViolation(f"slot {slot} called twice")
         proof = prove(self._token, hello.challenge)
-        writer.write(_LENGTH.pack(len(proof)) + proof)
+        writer.write(HEAD.pack(len(proof)) + proof)
         self._writers[slot] = writer
         return slot, hello
 
 
 async def _read(reader: asyncio.StreamReader, limit: int) -> bytes:
-    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    (length,) = HEAD.unpack(await reader.readexactly(HEAD.size))
     if length > limit:
         raise ProtocolViolation(f"a message of {length} bytes was announced; the limit is {limit}")
     return await reader.readexactly(length)
+
+
+async def _read_message(reader: asyncio.StreamReader, received: Received) -> bytes:
+    while True:
+        head = await reader.readexactly(HEAD.size)
+        message = received.message(head, await reader.readexactly(received.length_of(head)))
+        if message is not None:
+            return message

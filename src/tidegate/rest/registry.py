@@ -62,7 +62,7 @@ def add(entry: Entry) -> bool:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(msgspec.json.encode(entry))
         draft.replace(path)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         log.info("the job is not in the registry folder %s (%s): name it by its address", folder, error)
         return False
     return True

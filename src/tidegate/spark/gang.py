@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidegate.coordinator.ports import GangEnd
+from tidegate.shown import shown_error
 from tidegate.spark.executor_python import explain
 from tidegate.spark.pipelined import build_plan, run_pipelined
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 _MOST_TASKS = 10_000
 _CONSEQUENCE = "the writer task likely failed"
 _CAUSE_S = 2.0
+
+log = logging.getLogger("tidegate.spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +101,17 @@ class Gang:
         except Exception as error:
             result = _result_of(error)
             if result.end is GangEnd.FAILED and _CONSEQUENCE in result.message:
-                result = self._cause() or result
+                result = self._cause_or(result)
+        except BaseException as error:
+            result = GangResult(GangEnd.FAILED, shown_error(error))
         self._on_end(result)
+
+    def _cause_or(self, consequence: GangResult) -> GangResult:
+        try:
+            return self._cause() or consequence
+        except Exception:  # a JVM that is gone cannot be asked
+            log.exception("why a task of the attempt has died could not be found out")
+            return consequence
 
 
 def _result_of(error: Exception) -> GangResult:

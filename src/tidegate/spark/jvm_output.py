@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import IO
 
-from tidegate.console import current_console
+from tidegate.console import show_err
 
 _GREETINGS = re.compile(
     r"WARNING: Using incubator modules: "
@@ -76,4 +76,4 @@ def without_noise(lines: Iterable[str]) -> Iterator[str]:
 def _pass_on(stream: IO[str]) -> None:
     with stream:
         for line in without_noise(stream):
-            current_console().err(line if line.endswith("\n") else line + "\n")
+            show_err(line if line.endswith("\n") else line + "\n")

@@ -2,24 +2,31 @@
 
 A slot that loses its connection has been given up, or will be: the process ends at once, before it touches the outside
 again. This is the fence against workers that were frozen and wake up late.
+
+Heartbeats say that the process lives, whatever else they cannot say: for one that cannot be made or sent the last one that
+could is sent again. A message that cannot be read or handled ends the slot, which says so.
 """
 
 from __future__ import annotations
 
+import itertools
+import logging
 import os
 import socket
-import struct
 import sys
 import threading
 from collections.abc import Callable
 
-from tidegate.errors import ProtocolViolation
-from tidegate.wire.control import MAX_MESSAGE_BYTES, FromSlot, Heartbeat, ToSlot, decode_to_slot, encode
+import msgspec
+
+from tidegate.wire.control import FromSlot, Heartbeat, ToSlot, decode_to_slot, encode
+from tidegate.wire.framing import HEAD, Received, frames_of
 from tidegate.wire.handshake import CHALLENGE_BYTES, Hello, check_coordinator, sign_hello
+
+log = logging.getLogger("tidegate.control")
 
 HEARTBEAT_S = 1.0
 CONNECT_TIMEOUT_S = 30.0
-_LENGTH = struct.Struct(">I")
 
 
 class ControlClient:
@@ -27,6 +34,8 @@ class ControlClient:
 
     def __init__(self, address: tuple[str, int], token: bytes, hello: Hello) -> None:
         self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._received = Received()
         self._closing = threading.Event()
         self._socket = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -35,8 +44,16 @@ class ControlClient:
         check_coordinator(token, hello.challenge, self._read_message())
         self._socket.settimeout(None)
 
-    def start(self, on_message: Callable[[ToSlot], None], heartbeat: Callable[[], Heartbeat]) -> None:
-        threading.Thread(target=self._listen, args=(on_message,), name="tidegate-control", daemon=True).start()
+    def start(
+        self,
+        on_message: Callable[[ToSlot], None],
+        heartbeat: Callable[[], Heartbeat],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """`on_failure`: nothing can be heard any more. Called from the reading thread; it ends the slot."""
+        threading.Thread(
+            target=self._listen, args=(on_message, on_failure), name="tidegate-control", daemon=True
+        ).start()
         threading.Thread(target=self._beat, args=(heartbeat,), name="tidegate-heartbeat", daemon=True).start()
 
     def send(self, message: FromSlot) -> None:
@@ -53,16 +70,28 @@ class ControlClient:
         except OSError:
             return  # the coordinator was quicker
 
-    def _listen(self, on_message: Callable[[ToSlot], None]) -> None:
+    def _listen(self, on_message: Callable[[ToSlot], None], on_failure: Callable[[BaseException], None]) -> None:
         try:
             while True:
                 on_message(decode_to_slot(self._read_message()))
-        except (OSError, ProtocolViolation):
+        except OSError:
             self._lost()
+        except BaseException as error:
+            on_failure(error)
 
     def _beat(self, heartbeat: Callable[[], Heartbeat]) -> None:
+        last = Heartbeat(0, 0, 0, 0, 0)
+        said = False
         while not self._closing.wait(HEARTBEAT_S):
-            self.send(heartbeat())
+            try:
+                newest = heartbeat()
+                self.send(newest)
+                last = newest
+            except Exception:
+                if not said:
+                    said = True  # once: it may come with each heartbeat
+                    log.exception("a heartbeat could not be made; the slot goes on, its metrics stand still")
+                self.send(msgspec.structs.replace(last, logs=[], logs_dropped=0))
 
     def _lost(self) -> None:
         if not self._closing.is_set():
@@ -70,14 +99,16 @@ class ControlClient:
             os._exit(70)
 
     def _write(self, body: bytes) -> None:
-        with self._lock:
-            self._socket.sendall(_LENGTH.pack(len(body)) + body)
+        for frame in frames_of(body, next(self._numbers)):
+            with self._lock:  # for each: a heartbeat need not wait for the end of a large message
+                self._socket.sendall(frame)
 
     def _read_message(self) -> bytes:
-        (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
-        if length > MAX_MESSAGE_BYTES:
-            raise ProtocolViolation(f"the coordinator announced a message of {length} bytes")
-        return self._read(length)
+        while True:
+            head = self._read(HEAD.size)
+            message = self._received.message(head, self._read(self._received.length_of(head)))
+            if message is not None:
+                return message
 
     def _read(self, length: int) -> bytes:
         data = bytearray()

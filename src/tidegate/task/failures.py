@@ -13,6 +13,7 @@ from tidegate.errors import (
     ProtocolViolation,
     StorageError,
 )
+from tidegate.shown import MAX_TEXT, shown_error
 from tidegate.storage.store import StorageNotShared
 from tidegate.task.operators.base import OperatorFailed
 from tidegate.wire.control import SlotFailed
@@ -39,8 +40,8 @@ def describe_failure(error: BaseException) -> SlotFailed:
             kind = "user" if operator is not None else "internal"
     return SlotFailed(
         kind=kind,
-        message=f"{type(cause).__name__}: {cause}",
-        traceback="".join(traceback.format_exception(type(cause), cause, cause.__traceback__))[-20_000:],
+        message=shown_error(cause),
+        traceback="".join(traceback.format_exception(type(cause), cause, cause.__traceback__))[-MAX_TEXT:],
         operator="" if operator is None else operator.name,
         uid="" if operator is None else operator.uid,
         subtask=-1 if operator is None else operator.subtask,

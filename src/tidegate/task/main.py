@@ -100,7 +100,7 @@ class SlotProcess:
         self._control = ControlClient(shipped.address, shipped.token, hello)
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        self._control.start(self._on_message, self._heartbeat)
+        self._control.start(self._on_message, self._heartbeat, self._last_words)
         collections = BoundedCollections()
         try:
             self._slot = self._build()
@@ -231,8 +231,11 @@ class SlotProcess:
         )
 
     def _last_words(self, error: BaseException) -> None:
-        """Tell the coordinator, wait to be cancelled, and go without a traceback on the executor's console."""
-        self._control.send(self._heartbeat())  # what was logged right before
+        """Tell the coordinator, wait to be cancelled, and go without a traceback on the executor's console. Any thread."""
+        try:
+            self._control.send(self._heartbeat())  # what was logged right before
+        except Exception:
+            traceback.print_exc()  # the failure itself must be told in any case
         self._control.send(describe_failure(error))
         self._cancelled.wait(LAST_WORDS_S)
         os._exit(1)

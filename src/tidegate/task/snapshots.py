@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import CheckpointId, SlotId
+from tidegate.shown import shown_error
 from tidegate.state.backend import KeyedSnapshot, Section
 from tidegate.storage.metadata import FileRef, SectionRef, SlotSnapshot, SubtaskSnapshot
 from tidegate.storage.savepoint_format import CANONICAL, NATIVE
@@ -30,7 +31,7 @@ from tidegate.task.keyed_files import SlotFiles
 from tidegate.task.operators.base import OperatorSnapshot
 from tidegate.task.ports import Background, ControlPort, CrashPoints, SnapshotStorage
 from tidegate.task.savepoints import native_path, store_files, store_tables
-from tidegate.wire.control import Acknowledge, Decline, SavepointOrder, SnapshotTimings
+from tidegate.wire.control import Acknowledge, Decline, SavepointOrder, SnapshotTimings, Unsendable
 from tidegate.wire.frame import Frame
 
 MAX_ORDERS = 64  #: far more than can be under way
@@ -69,25 +70,24 @@ class SnapshotUploader:
             self.crash_points.reach("slot.before-store", self.slot, checkpoint)
             snapshot = self._store(checkpoint, operators, in_flight, order)
         except Exception as error:  # the job goes on; the coordinator decides what a failed snapshot means
-            self.control.send(Decline(checkpoint, f"{type(error).__name__}: {error}"))
+            self.control.send(Decline(checkpoint, shown_error(error)))
             return
         finally:
             for operator in operators:
                 if operator.keyed is not None:
                     self._let_go(operator.uid, operator.keyed)
         self.crash_points.reach("slot.before-ack", self.slot, checkpoint)
-        self.control.send(
-            Acknowledge(
-                checkpoint,
-                snapshot,
-                msgspec.structs.replace(
-                    timings,
-                    async_s=self.clock() - started,
-                    state_bytes=snapshot.size_bytes(),
-                    added_bytes=snapshot.added_bytes(checkpoint),
-                ),
-            )
+        timings = msgspec.structs.replace(
+            timings,
+            async_s=self.clock() - started,
+            state_bytes=snapshot.size_bytes(),
+            added_bytes=snapshot.added_bytes(checkpoint),
         )
+        try:
+            self.control.send(Acknowledge(checkpoint, snapshot, timings))
+        except Unsendable as error:
+            self.control.send(Decline(checkpoint, _why_unsendable(operators, error)))
+            return
         self.crash_points.reach("slot.after-ack", self.slot, checkpoint)
 
     def _let_go(self, uid: str, keyed: KeyedSnapshot) -> None:
@@ -188,6 +188,19 @@ class SnapshotOrders:
             return
         order = self._orders.pop(checkpoint)
         self._uploads.submit(lambda: self._uploader.store_and_acknowledge(checkpoint, parts, timings, frames, order))
+
+
+def _why_unsendable(operators: list[OperatorSnapshot], error: Unsendable) -> str:
+    """With what each operator of the slot has given: one of them is why."""
+    parts = [
+        f"{operator.uid!r}: {len(operator.splits)} splits, "
+        f"{sum(len(committable.payload) for committable in operator.committables)} bytes that wait to be committed"
+        for operator in operators
+    ]
+    return (
+        f"the slot's part of the checkpoint cannot be sent: {error}. It holds, of {'; '.join(parts)}. Positions of splits must "
+        "be values that JSON has; where it is too much, give these operators a higher parallelism"
+    )
 
 
 def _written(writer: SnapshotFileWriter, sections: Iterable[tuple[str, Section]]) -> tuple[pa.Buffer, list[SectionRef]]:

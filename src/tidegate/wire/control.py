@@ -1,22 +1,26 @@
-"""Control messages between the coordinator (driver) and the slots (executors). Version 1.
+"""Control messages between the coordinator (driver) and the slots (executors). Version 2.
 
-MessagePack by msgspec: typed, bounded, never pickled. A message is a 4-byte big-endian length and the body. The first
-messages of a connection prove that both sides know the attempt's token, without sending it (see wire/handshake.py).
+MessagePack by msgspec: typed, bounded, never pickled. How they travel is in wire/framing.py. The first messages of a connection
+prove that both sides know the attempt's token, without sending it (see wire/handshake.py).
+
+Some messages are only shown to people (SHOWN): whatever text and numbers a user's code put into them, they are sent, as near to
+the truth as 64 bits and UTF-8 can say it. All others arrive as they are, or are refused.
 """
 
 from __future__ import annotations
 
-from typing import Union
+from typing import Any, Union
 
 import msgspec
 
 from tidegate.errors import ProtocolViolation
 from tidegate.protocol.credit import Grant, Progress
+from tidegate.shown import shown_count, shown_text
 from tidegate.storage.metadata import Committable, FileRef, SectionRef, SlotSnapshot, SplitState
 from tidegate.storage.state_files import StateFiles
+from tidegate.wire.framing import MAX_MESSAGE_BYTES
 
-PROTOCOL_VERSION = 1
-MAX_MESSAGE_BYTES = 256 * 1024 * 1024  #: inline state and restore instructions travel here; larger is refused
+PROTOCOL_VERSION = 2
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
@@ -289,11 +293,46 @@ _from_slot = msgspec.msgpack.Decoder(FromSlot)
 _to_slot = msgspec.msgpack.Decoder(ToSlot)
 
 
+#: Nobody acts on their text and numbers: a healthy job never ends because one of them cannot be encoded.
+SHOWN = (Heartbeat, LastCounts, SlotFailed, Decline)
+
+
+class Unsendable(ProtocolViolation):
+    """A message that cannot be encoded: too large, or with text or numbers that no encoding takes."""
+
+
 def encode(message: FromSlot | ToSlot) -> bytes:
-    data = _encoder.encode(message)
+    """:raises Unsendable:"""
+    try:
+        data = _encoder.encode(message)
+    except (ValueError, OverflowError, TypeError) as error:  # UnicodeEncodeError is a ValueError
+        if not isinstance(message, SHOWN):
+            raise Unsendable(f"a control message ({type(message).__name__}) cannot be encoded: {error}") from error
+        data = _encoder.encode(_fit(message))
     if len(data) > MAX_MESSAGE_BYTES:
-        raise ProtocolViolation(f"a {type(message).__name__} of {len(data)} bytes is over the limit")
+        raise Unsendable(
+            f"a control message ({type(message).__name__}) of {len(data)} bytes is over the limit of {MAX_MESSAGE_BYTES}"
+        )
     return data
+
+
+def _fit(value: Any) -> Any:
+    """The same, with text and numbers that can be encoded."""
+    match value:
+        case str():
+            return shown_text(value)
+        case bool() | float() | bytes() | None:
+            return value
+        case int():
+            return shown_count(value)
+        case list():
+            return [_fit(part) for part in value]
+        case dict():
+            return {_fit(name): _fit(part) for name, part in value.items()}
+        case msgspec.Struct():
+            return type(value)(*(_fit(getattr(value, name)) for name in value.__struct_fields__))
+        case _:
+            raise Unsendable(f"{type(value).__name__} is not a part of any control message")
 
 
 def decode_from_slot(data: bytes) -> FromSlot:

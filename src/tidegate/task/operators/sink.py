@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tidegate.wire.control import SubtaskRestore
 
 
-#: What may wait for its commit in one subtask: all of it is in every acknowledgement, which has room for 256 MiB.
+#: What may wait for its commit in one subtask: all of it is in every acknowledgement and in the memory of the driver.
 MOST_UNCOMMITTED_BYTES = 192 << 20
 
 
