@@ -227,10 +227,11 @@ def main() -> int:
         client.view.subscribe(seen)
         old = kill_a_worker(client, seen)
         restarted_at = all_workers_at(client, seen, old)
-        client.wait(timeout=f"{PATIENCE_S:g}s")
-        if client.status is not tg.JobStatus.FINISHED:
+        try:
+            client.wait(timeout=f"{PATIENCE_S:g}s")
+        except tg.TimedOut as error:
             client.cancel()
-            sys.exit(f"the job is still {client.status.value} after {PATIENCE_S:g} s; that is a bug")
+            sys.exit(f"{error}; that is a bug")
         seen.say("all input has ended and is committed: FINISHED")
         output = Output.read(folder / "sums")
     return report(console, client, seen, restarted_at, output)

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         SavepointFailed,
         StorageError,
         TidegateError,
+        TimedOut,
         UserCodeFailed,
     )
     from tidegate.savepoints.reading import Savepoint
@@ -131,6 +132,7 @@ _HOMES = {
     "JobFailed": "tidegate.errors",
     "StorageError": "tidegate.errors",
     "TidegateError": "tidegate.errors",
+    "TimedOut": "tidegate.errors",
     "UserCodeFailed": "tidegate.errors",
     "BroadcastState": "tidegate.state.broadcast",
     "SavepointFailed": "tidegate.errors",
@@ -204,6 +206,7 @@ __all__ = [
     "StorageError",
     "StreamEnvironment",
     "TidegateError",
+    "TimedOut",
     "Ttl",
     "UserCodeFailed",
     "ValueState",

@@ -8,11 +8,18 @@ from typing import Any
 
 from tidegate.connectors.collect_sink import CollectedResults
 from tidegate.coordinator.execution import JobExecution
-from tidegate.coordinator.observing import CheckpointStatistics, JobStatus, JobView, Observer
+from tidegate.coordinator.observing import (
+    CheckpointStatistics,
+    JobEvent,
+    JobStatus,
+    JobView,
+    Observer,
+    StatusChanged,
+)
 from tidegate.coordinator.requested import RequestedCheckpoint
 from tidegate.coordinator.savepoints import Rescaled, SavepointRequest, TakenSavepoint, savepoint_request
 from tidegate.durations import Duration, seconds
-from tidegate.errors import ConfigurationError
+from tidegate.errors import ConfigurationError, TimedOut
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import SlotId
 from tidegate.notebook import job_html
@@ -43,19 +50,62 @@ class JobClient:
         return self.view.status
 
     def wait(self, timeout: Duration | None = None, *, cancel_on_interrupt: bool = False) -> JobStatus:
-        """Until the job ends, or the timeout is over. :raises JobFailed: and its kin, when the job failed."""
-        limit = threading.TIMEOUT_MAX if timeout is None else seconds(timeout, "wait(timeout)")
+        """Until the job ends. How it ended: FINISHED or CANCELED.
+
+        :raises JobFailed: and its kin, when the job failed. :raises TimedOut: when it goes on after so long.
+        """
+        limit = None if timeout is None else seconds(timeout, "wait(timeout)")
         try:
-            self._execution.end_event.wait(limit)
+            has_ended = self._execution.end_event.wait(threading.TIMEOUT_MAX if limit is None else limit)
         except KeyboardInterrupt:
             if cancel_on_interrupt:
                 self.cancel()
                 self._execution.end_event.wait()
             raise
+        if not has_ended:
+            raise self._timed_out(limit)
+        return self._how_it_ended()
+
+    def wait_until_running(self, timeout: Duration | None = None) -> JobStatus:
+        """Until all slots are ready and records flow: RUNNING. A job that has ended by then has run, or never will: FINISHED or
+        CANCELED.
+
+        :raises JobFailed: and its kin, when the job failed. :raises TimedOut: when it does not run after so long.
+        """
+        limit = None if timeout is None else seconds(timeout, "wait_until_running(timeout)")
+        runs = threading.Event()
+
+        def on(event: JobEvent) -> None:
+            if isinstance(event, StatusChanged) and (event.status is JobStatus.RUNNING or event.status.is_terminal):
+                runs.set()
+
+        self.view.subscribe(on)
+        try:
+            status = self.status
+            there = status is JobStatus.RUNNING or status.is_terminal
+            if not there and not runs.wait(threading.TIMEOUT_MAX if limit is None else limit):
+                raise self._timed_out(limit)
+        finally:
+            self.view.unsubscribe(on)
+        if not self.status.is_terminal:
+            return JobStatus.RUNNING
+        self._execution.end_event.wait()  # what is left of the end is quick
+        return self._how_it_ended()
+
+    def _how_it_ended(self) -> JobStatus:
         ended = self._execution.ended
         if ended is not None and ended.error is not None:
             raise ended.error
         return self.status
+
+    def _timed_out(self, after_s: float | None) -> TimedOut:
+        status = self.status.value
+        return TimedOut(
+            f"job {self.name!r} is still {status} after {after_s:g} s. It goes on: wait again, or cancel() it",
+            job=self.name,
+            status=status,
+            after_s=after_s,
+        )
 
     def cancel(self) -> None:
         """End the job without another checkpoint. `wait` returns when it has ended."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from protocol_kit import (
     Later,
     Numbered,
@@ -20,15 +21,17 @@ from protocol_kit import (
     logged_checkpoints,
 )
 
-from tidegate.coordinator.attempt import Attempt, AttemptEnded, AttemptFinished, Timeouts
+from tidegate.coordinator import recording
+from tidegate.coordinator.attempt import Attempt, Timeouts
 from tidegate.coordinator.observing import CheckpointStatus, JobView
+from tidegate.coordinator.outcomes import AttemptEnded, AttemptFinished
 from tidegate.coordinator.recording import CheckpointRecorder
 from tidegate.errors import CommitLost, JobFailed, ProtocolViolation, Superseded, UserCodeFailed
 from tidegate.graph.plan import JobPlan, plan_job
 from tidegate.ids import SlotId
 from tidegate.protocol.checkpointing import CheckpointPolicy
 from tidegate.storage.log import JobLog, LogKind, Resume
-from tidegate.storage.metadata import FileRef, SlotSnapshot
+from tidegate.storage.metadata import Committable, FileRef, SlotSnapshot
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.state_files import StateFiles, StoredFile
 from tidegate.storage.store import ObjectStore, open_store
@@ -48,8 +51,10 @@ from tidegate.wire.control import (
     SlotFailed,
     SnapshotTimings,
     Start,
+    SubtaskRestore,
     ToSlot,
     Trigger,
+    Unsendable,
 )
 
 
@@ -426,3 +431,39 @@ def test_a_file_that_may_be_gone_is_not_built_on() -> None:
     assert "may have been deleted" in str(driver.error)
     driver.run_background()
     assert logged_checkpoints(driver.storage) == [1, 2]
+
+
+def test_a_slot_that_cannot_be_told_what_it_continues_with_ends_the_job_with_the_way_out() -> None:
+    driver = Driver()
+    first, *_ = driver.plan.slots
+    waiting = [Committable("out", 1, 1, bytes(70)) for _ in range(2)]
+    driver.attempt.starts[first] = Start(1, [SubtaskRestore("out", 0, committables=waiting)], [])
+
+    class Narrow(Links):
+        def send(self, slot: SlotId, message: ToSlot) -> None:
+            raise Unsendable("a control message (Start) of 140 bytes is over the limit of 100")
+
+    driver.attempt.links = Narrow()
+    driver.attempt.slot_connected(first)
+
+    assert driver.is_permanent
+    assert "over the limit of 100\n  uid 'out', subtask 0: 0 splits, 140 bytes that wait to be committed" in str(
+        driver.error
+    )
+    assert "Start the job with a higher parallelism" in str(driver.error)
+
+
+def test_a_surprise_of_the_storage_ends_the_attempt_and_names_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver().start()
+
+    def surprising(*_: Any) -> None:
+        raise TypeError("keys must be str, not tuple")
+
+    monkeypatch.setattr(recording, "store_checkpoint", surprising)
+    driver.after(1)
+    driver.acknowledge(1)
+    driver.run_background()
+
+    assert "storing checkpoint 1 failed unexpectedly: TypeError: keys must be str, not tuple" in str(driver.error)
+    assert not driver.is_permanent
+    assert "in surprising" in driver.error.cause  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ from tidegate.task.operators import sink as sink_operator
 from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
 from tidegate.testing.runner import run_in_process
 from tidegate.testing.scripted_source import Checkpoint, ScriptedSource
+from tidegate.wire import control
 
 EPOCHS = 40
 LIMIT_BYTES = 400  #: a committable of the ledger has about 40
@@ -61,3 +62,27 @@ def test_an_outside_that_stays_away_stops_the_job_from_reading_on_at_the_bound(m
     assert "checkpoints that are not committed yet" in failure.error
     assert 0 < max(AwayAtFirst.asked) <= LIMIT_BYTES
     assert ledger("away").rows() == list(range(EPOCHS))
+
+
+def test_more_than_an_acknowledgement_has_room_for_declines_the_checkpoint_and_says_whose_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A slot may host several sinks, each within its own bound."""
+    forget_ledgers()
+    monkeypatch.setattr(control, "MAX_MESSAGE_BYTES", 1500)
+    script = [line for number in range(EPOCHS) for line in (number, Checkpoint())]
+    env = tg.StreamEnvironment("two-sinks")
+    env.checkpointing(every="20ms", storage="memory://acknowledgement-bound")
+    env.restart_strategy("none")
+    numbers = env.from_source(ScriptedSource(script[:-1], int), uid="in")
+    for name in ("one", "two"):
+        numbers.sink_to(LedgerSink(name, flaky_commits=1_000_000), uid=name)
+
+    result = run_in_process(env, seed=5)
+
+    assert result.status is JobStatus.FAILED
+    assert "the slot's part of the checkpoint cannot be sent" in str(result.error)
+    assert "(Acknowledge) of " in str(result.error)
+    assert "bytes is over the limit of 1500. It holds, of 'in': " in str(result.error)
+    assert "'two': 0 splits, " in str(result.error)
+    assert "give these operators a higher parallelism" in str(result.error)

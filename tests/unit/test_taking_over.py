@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import tidegate as tg
-from tidegate.coordinator.attempt import AttemptEnded
 from tidegate.coordinator.job import JobEnded, JobRun
 from tidegate.coordinator.observing import JobView
+from tidegate.coordinator.outcomes import AttemptEnded
 from tidegate.errors import CheckpointDamaged, JobFailed, Superseded
 from tidegate.protocol.checkpoint_events import Purpose
 from tidegate.storage.checkpoints import store_checkpoint

@@ -117,9 +117,9 @@ MUTANTS = (
         (
             Change(
                 "coordinator/attempt.py",
-                "                self.storing.submit(lambda: self._store(action, triggered_at))\n",
+                '                self._work.submit(f"storing checkpoint {action.checkpoint}"',
                 "                self._tell_all(Complete(action.checkpoint))\n"
-                "                self.storing.submit(lambda: self._store(action, triggered_at))\n",
+                '                self._work.submit(f"storing checkpoint {action.checkpoint}"',
             ),
         ),
     ),

@@ -13,10 +13,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Union, assert_never
+from typing import assert_never
 
 from tidegate.coordinator.checkpoint_reports import CheckpointReports
-from tidegate.coordinator.failures import failure_of, lost_slot
+from tidegate.coordinator.failures import failure_of, lost_slot, unsendable_start
 from tidegate.coordinator.observing import (
     CheckpointsDiscarded,
     JobStatus,
@@ -25,9 +25,11 @@ from tidegate.coordinator.observing import (
     SlotRestored,
     StatusChanged,
 )
+from tidegate.coordinator.outcomes import AttemptEnded, AttemptFinished, AttemptRescaled, Outcome
 from tidegate.coordinator.ports import Background, CrashPoints, SlotLinks
 from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt, StoredCheckpoint, shared_files
 from tidegate.coordinator.savepoints import SavepointDesk, SavepointRequest, TakenSavepoint
+from tidegate.coordinator.storing import NamedWork
 from tidegate.errors import (
     JobFailed,
     ProtocolViolation,
@@ -91,32 +93,10 @@ from tidegate.wire.control import (
     Start,
     ToDriver,
     Trigger,
+    Unsendable,
 )
 
 log = logging.getLogger("tidegate.coordinator")
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptFinished:
-    """FINISHED stands in the log."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptRescaled:
-    """Its last checkpoint is committed everywhere: go on with another plan."""
-
-    parallelism: int
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptEnded:
-    """Failed. `permanent`: no restart can help, or none is allowed to."""
-
-    error: TidegateError
-    permanent: bool = False
-
-
-Outcome = Union[AttemptFinished, AttemptRescaled, AttemptEnded]
 
 
 @dataclass(slots=True)
@@ -152,6 +132,7 @@ class Attempt:
     connected: dict[SlotId, float] = field(default_factory=dict, init=False)  #: when each was last heard
     running: bool = field(default=False, init=False)
     halted_at: float = field(default=0.0, init=False)  #: when sources were told to stop, for a suspend or a rescale
+    _work: NamedWork = field(init=False)
     _began: float = field(init=False)
     _last_tick: float = field(init=False)
     _reports: CheckpointReports = field(init=False)
@@ -164,6 +145,7 @@ class Attempt:
 
     def __post_init__(self) -> None:
         self._began = self._last_tick = self.clock()
+        self._work = NamedWork(self.storing, lambda failure: self.post(lambda: self.fail(failure)))
         self._credits = CreditBoard(slots=len(self.starts))
         self._reports = CheckpointReports(self.id, len(self.starts), self.view, self.clock, self.wall_clock)
         self.scheduler = CheckpointScheduler(
@@ -183,7 +165,11 @@ class Attempt:
             self.fail(ProtocolViolation(f"slot {slot} called twice, or is not in the plan"))
             return
         self.connected[slot] = self.clock()
-        self.links.send(slot, self.starts[slot])
+        try:
+            self.links.send(slot, self.starts[slot])
+        except Unsendable as error:
+            self.fail(unsendable_start(self.recorder.plan, slot, self.starts[slot], error), permanent=True)
+            return
         self._credits.on_connected(slot)
         self._pass_credits_on()
         if self._pauses.over and slot.layer == 0:
@@ -313,7 +299,7 @@ class Attempt:
                 self.crash_points.reach("driver.triggered", None, checkpoint)
             case StoreCheckpoint():
                 triggered_at = self._reports.triggered_at(action.checkpoint)
-                self.storing.submit(lambda: self._store(action, triggered_at))
+                self._work.submit(f"storing checkpoint {action.checkpoint}", lambda: self._store(action, triggered_at))
             case NotifyComplete(checkpoint):
                 self.crash_points.reach("driver.before-notify", None, checkpoint)
                 self._orders.pop(checkpoint, None)
@@ -325,7 +311,9 @@ class Attempt:
                 self._tell_all(Abort(checkpoint, latest_completed))
                 order = self._orders.pop(checkpoint, None)
                 if order is not None:
-                    self.storing.submit(lambda: self.recorder.discard_savepoint(order.folder))
+                    self._work.submit(
+                        f"discarding savepoint {checkpoint}", lambda: self.recorder.discard_savepoint(order.folder)
+                    )
                 self._littered = True
             case DiscardSnapshot(slot, checkpoint, _, answer):
                 self._littered = True
@@ -341,7 +329,7 @@ class Attempt:
                 self._rescaled()
             case FinishJob():
                 self._finishing = True
-                self.storing.submit(self._finish)
+                self._work.submit("noting the end of the job in its log", self._finish)
             case _:
                 assert_never(action)
 
@@ -408,7 +396,7 @@ class Attempt:
         """When all slots run: what earlier attempts left. Later: after a completed checkpoint, when others were given up."""
         self._littered = False
         open_work = OpenWork(self.id, min(self.scheduler.pending, default=self.scheduler.next_id))
-        self.storing.submit(lambda: self.recorder.sweep(open_work))
+        self._work.submit("sweeping the job's folder", lambda: self.recorder.sweep(open_work))
 
     def _rescaled(self) -> None:
         parallelism = self.desk.open[self.rescale_request].parallelism
@@ -433,7 +421,7 @@ class Attempt:
 
     def _delete(self, paths: list[str]) -> None:
         if paths:
-            self.storing.submit(lambda: self.recorder.delete_files(paths))
+            self._work.submit("deleting files of old checkpoints", lambda: self.recorder.delete_files(paths))
 
     def _finish(self) -> None:
         # Before the record: behind FINISHED nobody comes to look any more.

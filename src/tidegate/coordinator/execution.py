@@ -11,15 +11,18 @@ import queue
 import secrets
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Protocol
 
-from tidegate.coordinator.attempt import Attempt, AttemptEnded, AttemptFinished, AttemptRescaled, Timeouts
+from tidegate.coordinator.attempt import Attempt, Timeouts
 from tidegate.coordinator.job import AttemptInputs, JobEnded, JobRun, RestartIn
 from tidegate.coordinator.observing import JobStatus, StatusChanged
+from tidegate.coordinator.outcomes import AttemptEnded, AttemptFinished, AttemptRescaled
 from tidegate.coordinator.ports import CrashPoints, GangEnd
-from tidegate.coordinator.savepoints import Rescaled, SavepointDesk, SavepointRequest, refuse
+from tidegate.coordinator.savepoints import SavepointDesk, SavepointRequest, refuse
 from tidegate.coordinator.server import ControlServer
+from tidegate.coordinator.storing import StoringThread
 from tidegate.errors import (
     CheckpointDamaged,
     CommitLost,
@@ -31,6 +34,7 @@ from tidegate.errors import (
 )
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import AttemptId, SlotId
+from tidegate.shown import first_line, shown_error
 from tidegate.wire.control import FromSlot, ToDriver
 from tidegate.wire.handshake import Hello
 
@@ -97,8 +101,7 @@ class JobExecution:
         self._hellos: dict[SlotId, Hello] = {}
         self._leaving: list[tuple[RunningGang, float]] = []  #: gangs whose tasks may still hold slots, and since when
         self._desk = SavepointDesk()
-        self._rescaling: tuple[SavepointRequest, float] | None = None  #: and since when nothing is processed
-        self._storing = _StoringThread(self._post)
+        self._storing = StoringThread(lambda failure: self._post(lambda: self._attempt and self._attempt.fail(failure)))
         self.ended: JobEnded | None = None
         self.end_event = threading.Event()
         self._ending = threading.Lock()
@@ -130,21 +133,36 @@ class JobExecution:
         try:
             self.ended = self._run()
         except TidegateError as error:
-            self.ended = self._job.fail(error)
+            self.ended = self._fail(error)
         except BaseException as error:
             log.exception("the coordinator failed")
-            self.ended = self._job.fail(JobFailed(f"the coordinator failed: {type(error).__name__}: {error}"))
+            cause = "".join(traceback.format_exception(error))
+            self.ended = self._fail(JobFailed(f"the coordinator failed: {shown_error(error)}", cause=cause))
         finally:
             self._storing.close()
             self.end_event.set()
             self._refuse_rest()
 
+    def _fail(self, error: TidegateError) -> JobEnded:
+        """Whatever goes wrong now, the job has ended, and everybody hears it."""
+        try:
+            return self._job.fail(error)
+        except BaseException:
+            log.exception("the end of the job could not be noted")
+            self._job.view.publish(StatusChanged(JobStatus.FAILED, first_line(error), time.time()))
+            return JobEnded(JobStatus.FAILED, error)
+
     def _refuse_rest(self) -> None:
         """Nobody works on the queue any more, but whoever has asked waits for an answer."""
         with self._ending:
             while not self._queue.empty():
-                self._queue.get()()
-            self._desk.refuse_all("the job has ended")
+                try:
+                    self._queue.get()()
+                except Exception:
+                    log.exception("what was still to be handled at the end of the job failed")
+            assert self.ended is not None
+            how = f"the job has ended {self.ended.status.value}"
+            self._desk.close(how if self.ended.error is None else f"{how}: {first_line(self.ended.error)}")
 
     # -- the coordinator's thread -----------------------------------------------------------------------------------
 
@@ -169,14 +187,14 @@ class JobExecution:
                     self._wait_for_slots()
                     continue
                 if isinstance(attempt.outcome, AttemptRescaled):
-                    self._rescaling = self._desk.open.pop(attempt.rescale_request), attempt.halted_at
-                self._desk.refuse_all("the attempt that was to take it has ended")
+                    self._desk.rescale_begins(attempt.rescale_request, attempt.halted_at)
                 assert attempt.outcome is not None
                 decision = self._job.attempt_ended(attempt.outcome)
             match decision:
                 case JobEnded():
                     return decision
                 case RestartIn(seconds):
+                    self._desk.refuse_all("the attempt that was to take it has ended")
                     self._cluster.use_plan(self._job.plan)
                     self._pause(seconds)
                     if self._cancel_requested:
@@ -219,8 +237,9 @@ class JobExecution:
                 if time.monotonic() >= attempt.next_wake() - 1e-4 or self._queue.empty():
                     attempt.tick(all_heard=self._queue.empty())
                 self._replace_stuck_executors(attempt)
-                if self._rescaling is not None and attempt.running:
-                    self._rescaled(attempt)
+                if self._desk.rescaling is not None and attempt.running:
+                    done = self._desk.rescaled(time.monotonic(), attempt.latest_completed)
+                    log.info("rescaled to %d; nothing was processed for %.2f s", done.parallelism, done.gap_s)
                 if self._cancel_requested:
                     attempt.fail(JobFailed("canceled"))
             if isinstance(attempt.outcome, AttemptFinished | AttemptRescaled):
@@ -253,16 +272,11 @@ class JobExecution:
             except ConfigurationError as error:
                 request.future.set_exception(error)
                 return
+            except Exception as error:  # Spark could not be asked: no reason to end the job
+                log.exception("whether the job can be rescaled could not be found out")
+                refuse(request, shown_error(error))
+                return
         self._attempt.request_savepoint(request)
-
-    def _rescaled(self, attempt: Attempt) -> None:
-        """All slots of the new plan are ready."""
-        assert self._rescaling is not None
-        request, since = self._rescaling
-        self._rescaling = None
-        gap_s = time.monotonic() - since
-        log.info("rescaled to parallelism %d; nothing was processed for %.2f s", request.parallelism, gap_s)
-        request.future.set_result(Rescaled(request.parallelism or 0, gap_s, attempt.latest_completed))
 
     def _replace_stuck_executors(self, attempt: Attempt) -> None:
         """An executor that is frozen keeps the slots of the last attempt, so this one starts only in part, and would wait.
@@ -276,7 +290,15 @@ class JobExecution:
             for executor in gang.executors_left():
                 log.warning("executor %s has not let go of an ended attempt for %g s; replacing it", executor, LEAVE_S)
                 # The cluster manager may take its time to answer.
-                threading.Thread(target=self._cluster.replace_executor, args=(executor,), daemon=True).start()
+                threading.Thread(
+                    target=self._replace_executor, args=(executor,), name="tidegate-replacing", daemon=True
+                ).start()
+
+    def _replace_executor(self, executor: str) -> None:
+        try:
+            self._cluster.replace_executor(executor)
+        except Exception:  # the attempt fails for want of slots, and tries again
+            log.exception("executor %s could not be replaced", executor)
 
     def _await_gang(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -358,42 +380,3 @@ class _Relay:
 
     def lost(self, slot: SlotId, reason: str) -> None:
         self._execution._post(lambda: self._execution.slot_lost(self._attempt, slot, reason))
-
-
-class _StoringThread:
-    """Writes metadata and log records, one after another, off the coordinator's thread."""
-
-    def __init__(self, post: Callable[[Callable[[], object]], None]) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._post = post
-        self._idle = threading.Condition()
-        self._open = 0
-        self._thread = threading.Thread(target=self._run, name="tidegate-storing", daemon=True)
-        self._thread.start()
-
-    def submit(self, job: Callable[[], None]) -> None:
-        with self._idle:
-            self._open += 1
-        self._jobs.put(job)
-
-    def drain(self) -> None:
-        """Nothing of the last attempt may still be writing when the log is read for the next."""
-        with self._idle:
-            self._idle.wait_for(lambda: self._open == 0)
-
-    def close(self) -> None:
-        self._jobs.put(None)
-
-    def _run(self) -> None:
-        while True:
-            job = self._jobs.get()
-            if job is None:
-                return
-            try:
-                job()
-            except BaseException:
-                log.exception("storing a checkpoint failed unexpectedly")
-            finally:
-                with self._idle:
-                    self._open -= 1
-                    self._idle.notify_all()

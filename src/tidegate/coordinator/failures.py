@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidegate.errors import CommitLost, JobFailed, TidegateError, UserCodeFailed
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import SlotId
-from tidegate.wire.control import SlotFailed
+from tidegate.wire.control import SlotFailed, Start, Unsendable
 
 
 def lost_slot(plan: JobPlan, slot: SlotId, reason: str) -> JobFailed:
@@ -16,6 +16,20 @@ def lost_slot(plan: JobPlan, slot: SlotId, reason: str) -> JobFailed:
         message += f"\n  with {names} (uid {chain.head.uid!r}), subtask {subtask}"
         context = context or {"operator": names, "uid": chain.head.uid, "subtask": subtask}
     return JobFailed(message, slot=str(slot), **context)
+
+
+def unsendable_start(plan: JobPlan, slot: SlotId, start: Start, error: Unsendable) -> JobFailed:
+    """What the slot was to continue from does not fit into a message."""
+    message = f"slot {slot} cannot be told what it continues from: {error}"
+    for restored in start.subtasks:
+        waiting = sum(len(committable.payload) for committable in restored.committables)
+        if waiting or restored.splits:
+            message += (
+                f"\n  uid {restored.uid!r}, subtask {restored.subtask}: {len(restored.splits)} splits, {waiting} bytes that "
+                "wait to be committed"
+            )
+    message += "\n  Start the job with a higher parallelism, so that each subtask has less of it."
+    return JobFailed(message, slot=str(slot))
 
 
 def failure_of(failed: SlotFailed) -> tuple[TidegateError, bool]:

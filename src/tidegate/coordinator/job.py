@@ -23,7 +23,6 @@ import msgspec
 from tidegate.config import JobConfig
 from tidegate.connectors.contract import Split
 from tidegate.connectors.split_check import kept_splits
-from tidegate.coordinator.attempt import AttemptEnded, AttemptFinished, AttemptRescaled, Outcome
 from tidegate.coordinator.driver_commits import commit_on_driver
 from tidegate.coordinator.observing import (
     AttemptFailed,
@@ -33,22 +32,17 @@ from tidegate.coordinator.observing import (
     JobView,
     StatusChanged,
 )
+from tidegate.coordinator.outcomes import AttemptEnded, AttemptFinished, AttemptRescaled, Outcome
 from tidegate.coordinator.ports import CrashPoints
 from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt, shared_files
 from tidegate.coordinator.restoring import commit_only, plan_start, stored_max_parallelism
-from tidegate.errors import (
-    CheckpointDamaged,
-    ConfigurationError,
-    StorageError,
-    Superseded,
-    TidegateError,
-    UserCodeFailed,
-)
+from tidegate.errors import CheckpointDamaged, ConfigurationError, Superseded, TidegateError, UserCodeFailed
 from tidegate.graph.logical import LogicalGraph
 from tidegate.graph.plan import JobPlan, PlannedOperator, plan_job
 from tidegate.graph.specs import SinkSpec, SourceSpec, keys_of
 from tidegate.ids import AttemptId, AttemptNumber, CheckpointId, Generation, SlotId
 from tidegate.protocol.shared_state import SharedStateRegistry
+from tidegate.shown import first_line, shown_error
 from tidegate.storage.anywhere import reaching_anywhere
 from tidegate.storage.checkpoints import load_checkpoint, resolve
 from tidegate.storage.log import CheckpointPointer, JobLog, LogRecord, Resume, when
@@ -290,7 +284,11 @@ class JobRun:
                 try:
                     spec.sink.clean_up(self.plan.job, operator.uid, self._attempt, kept)
                 except Exception as error:
-                    log.warning("what dead attempts left behind at %s was not removed: %s", operator.operator, error)
+                    log.warning(
+                        "what dead attempts left behind at %s was not removed: %s",
+                        operator.operator,
+                        shown_error(error),
+                    )
 
     def used_ids_below(self, next_id: CheckpointId) -> None:
         """Ids that an attempt has given out are not given out again."""
@@ -309,7 +307,7 @@ class JobRun:
                 self.view.publish(AttemptFailed.of(self._attempt, error, delay, self._wall_clock()))
                 if delay is None:
                     return self.fail(error)
-                self._status(JobStatus.RESTARTING, f"in {delay:.1f} s: {str(error).splitlines()[0]}")
+                self._status(JobStatus.RESTARTING, f"in {delay:.1f} s: {first_line(error)}")
                 return RestartIn(delay)
 
     def check_parallelism(self, parallelism: int) -> JobPlan:
@@ -329,12 +327,12 @@ class JobRun:
 
         When another driver has taken the job over meanwhile, that is why: it has swept away what this one's slots needed.
         """
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         if not isinstance(error, (Superseded, LogInDoubt)):
             superseded = self._try(lambda: self.recorder.fail(reason))
             if superseded is not None:
                 log.warning("before it ended, this driver had failed: %s", error)
-                error, reason = superseded, str(superseded).splitlines()[0]
+                error, reason = superseded, first_line(superseded)
         self._status(JobStatus.FAILED, reason)
         return JobEnded(JobStatus.FAILED, error)
 
@@ -354,8 +352,8 @@ class JobRun:
             write()
         except Superseded as error:
             return error
-        except StorageError as error:
-            log.warning("the end of the job could not be noted in its log: %s", error)
+        except Exception as error:
+            log.warning("the end of the job could not be noted in its log: %s", shown_error(error))
             return None
         self.recorder.sweep(after_attempt(self._attempt))
         return None
@@ -378,7 +376,7 @@ def _discover(operator: PlannedOperator) -> list[Split]:
         raise
     except Exception as error:
         raise UserCodeFailed(
-            f"{type(error).__name__}: {error}\n  in discover_splits of {operator.operator}",
+            f"{shown_error(error)}\n  in discover_splits of {operator.operator}",
             operator=operator.operator.name,
             uid=operator.uid,
             user_line=str(operator.operator.line),

@@ -12,12 +12,13 @@ from functools import partial
 
 from tidegate.coordinator.driver_commits import commit_on_driver
 from tidegate.coordinator.ports import CrashPoints
-from tidegate.errors import StorageError, Superseded, TidegateError
+from tidegate.errors import StorageError, Superseded
 from tidegate.graph.plan import JobPlan
 from tidegate.graph.specs import keys_of, user_function_of
 from tidegate.ids import AttemptId, CheckpointId, SlotId
 from tidegate.protocol.checkpoint_events import Purpose
 from tidegate.protocol.shared_state import SharedFile
+from tidegate.shown import shown_error
 from tidegate.state.broadcast import broadcast_states
 from tidegate.state.declarations import declared_states
 from tidegate.storage.anywhere import folder_of
@@ -150,7 +151,7 @@ class CheckpointRecorder:
         try:
             self.store.delete(f"{folder}/{METADATA_NAME}")
             self.store.delete_many(self.store.list(f"{folder}/"))
-        except StorageError as error:
+        except Exception as error:  # cleaning up never ends a job
             log.warning("parts of a savepoint that was given up stay in %s: %s", folder, error)
 
     def finish(self) -> None:
@@ -180,25 +181,31 @@ class CheckpointRecorder:
         while self._dropped:
             pointer = self._dropped.pop(0)
             try:
-                metadata = load_checkpoint(self.store, pointer)
-            except StorageError:
-                metadata = None
-            for failure in delete_checkpoint(self.store, self.paths, pointer, metadata, newest).failures:
-                log.warning("files of checkpoint %d were not deleted: %s", pointer.id, failure)
+                metadata = self._readable(pointer)
+                for failure in delete_checkpoint(self.store, self.paths, pointer, metadata, newest).failures:
+                    log.warning("files of checkpoint %d were not deleted: %s", pointer.id, failure)
+            except Exception as error:
+                log.warning("files of checkpoint %d were not deleted: %s", pointer.id, shown_error(error))
         return deleted
+
+    def _readable(self, pointer: CheckpointPointer) -> CheckpointMetadata | None:
+        try:
+            return load_checkpoint(self.store, pointer)
+        except StorageError:
+            return None
 
     def delete_files(self, paths: list[str]) -> None:
         """Files of keyed state that no checkpoint needs any more. Trouble as above."""
         try:
             self.store.delete_many(paths)
-        except StorageError as error:
+        except Exception as error:
             log.warning("%d files that no checkpoint needs were not all deleted: %s", len(paths), error)
 
     def sweep(self, open_work: OpenWork) -> None:
         """Remove what killed uploads and given-up checkpoints have left. Trouble is logged; a later sweep tries again."""
         try:
             swept = sweep(self.store, self.paths, self.log, open_work)
-        except TidegateError as error:
+        except Exception as error:
             log.warning("what was left behind in storage was not removed: %s", error)
             return
         if swept:

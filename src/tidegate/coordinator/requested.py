@@ -34,10 +34,10 @@ class RequestedCheckpoint:
 
     def take(self, ask: Callable[[], None], timeout_s: float) -> int:
         """:raises CheckpointFailed:"""
-        if self._view.status is not JobStatus.RUNNING:
-            raise CheckpointFailed(f"the job is {self._view.status.value}: only a running job takes checkpoints")
-        self._view.subscribe(self._on)
+        self._view.subscribe(self._on)  # first: an end that comes right after the look is heard
         try:
+            if self._view.status is not JobStatus.RUNNING:
+                raise CheckpointFailed(f"the job is {self._view.status.value}: only a running job takes checkpoints")
             self._before = max(self._view.snapshot().checkpoints, default=0)
             ask()
             self._ended.wait(timeout_s)
@@ -62,9 +62,11 @@ class RequestedCheckpoint:
                 if is_ours and statistics.status is not CheckpointStatus.IN_PROGRESS:
                     self._end(statistics)
             case AttemptFailed(_, error):
-                self._end(f"the job failed before the checkpoint was complete: {error.splitlines()[0]}")
+                self._end(f"the job failed before the checkpoint was complete: {(error.splitlines() or [''])[0]}")
             case StatusChanged(status) if status.is_terminal:
                 self._end(f"the job ended before the checkpoint was complete: {status.value}")
+            case StatusChanged(JobStatus.RESTARTING, detail):
+                self._end(f"the job was restarted before the checkpoint was complete: {detail}")
             case _:
                 pass
 

@@ -1,7 +1,8 @@
 """Savepoints, stops and rescales that users have asked for: what was asked, and the one answer to each. Driver.
 
-Asked from any thread; answered by the coordinator's. The future of a request is answered exactly once: with the place of the
-savepoint, or with `SavepointFailed`, after which the job goes on as if nothing had been asked.
+Asked from any thread; answered by the coordinator's. The future of a request is answered exactly once, however the job goes
+on or ends: with the place of the savepoint, or with `SavepointFailed`, after which the job goes on as if nothing had been
+asked, or has ended. A future is under way from the beginning: its owner cannot take it back before the answer.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from tidegate.errors import ConfigurationError, SavepointFailed
 from tidegate.ids import CheckpointId
 from tidegate.protocol.checkpoint_events import StopMode
+from tidegate.shown import shown_text
 from tidegate.storage.anywhere import as_uri, is_uri
 from tidegate.storage.savepoint_format import CANONICAL, NATIVE
 from tidegate.storage.store import open_store, without_credentials
@@ -38,6 +40,12 @@ class Rescaled:
     checkpoint: int  #: that it has gone through
 
 
+def _under_way() -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
 @dataclass(frozen=True, slots=True)
 class SavepointRequest:
     """What a user asked for. `parallelism`: of a rescale, which stores a checkpoint and no savepoint."""
@@ -47,7 +55,7 @@ class SavepointRequest:
     stop: StopMode | None = None
     timeout_s: float | None = None
     parallelism: int | None = None
-    future: Future[Any] = field(default_factory=Future)
+    future: Future[Any] = field(default_factory=_under_way)
 
     def folder(self, job: str, checkpoint: CheckpointId) -> str:
         """A new one in the directory, for this savepoint alone."""
@@ -69,6 +77,10 @@ def savepoint_request(
             "nobody has said where the savepoint goes: give a directory, or set it for the job "
             "(execution.checkpointing.savepoint-dir, or env.checkpointing(savepoints=...))"
         )
+    if shown_text(where, len(where)) != where:
+        raise ConfigurationError(
+            f"{shown_text(where)!r} is not a place for savepoints: its name is not text that UTF-8 can write"
+        )
     if not is_uri(where):
         raise ConfigurationError(
             f"{where!r} is no place for savepoints: use /path, file:///path, s3://bucket/folder ..."
@@ -84,6 +96,9 @@ class SavepointDesk:
     """Open requests by number. The coordinator's thread."""
 
     open: dict[int, SavepointRequest] = field(default_factory=dict)
+    rescaling: tuple[SavepointRequest, float] | None = (
+        None  #: its checkpoint stands; and since when nothing is processed
+    )
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def take(self, request: SavepointRequest) -> int:
@@ -106,10 +121,31 @@ class SavepointDesk:
         for number in list(self.open):
             self.refuse(number, reason)
 
+    def rescale_begins(self, number: int, halted_at: float) -> None:
+        """The checkpoint of a rescale stands: it is answered when the job runs again, in whatever attempt, or has ended."""
+        self.rescaling = self.open.pop(number), halted_at
 
-def refuse(request: SavepointRequest, reason: str) -> None:
+    def rescaled(self, now: float, checkpoint: CheckpointId) -> Rescaled:
+        """The job runs with the new plan."""
+        assert self.rescaling is not None
+        request, halted_at = self.rescaling
+        self.rescaling = None
+        answer = Rescaled(request.parallelism or 0, now - halted_at, checkpoint)
+        request.future.set_result(answer)
+        return answer
+
+    def close(self, how: str) -> None:
+        """The job has ended: everybody who still waits hears how."""
+        for number in list(self.open):
+            refuse(self.open.pop(number), how, goes_on=False)
+        if self.rescaling is not None:
+            request, _ = self.rescaling
+            self.rescaling = None
+            refuse(request, f"its checkpoint stands, but before it ran with the new parallelism {how}", goes_on=False)
+
+
+def refuse(request: SavepointRequest, reason: str, goes_on: bool = True) -> None:
     what = "the savepoint was not taken" if request.parallelism is None else "the job was not rescaled"
     where = "" if request.directory is None else f" (to {without_credentials(request.directory)})"
-    request.future.set_exception(
-        SavepointFailed(f"{what}{where}: {reason}. The job goes on without it.", reason=reason)
-    )
+    end = " The job goes on without it." if goes_on else ""
+    request.future.set_exception(SavepointFailed(f"{what}{where}: {reason}.{end}", reason=reason))

@@ -106,7 +106,7 @@ class Operations:
         except TidegateError as error:
             name = f"tidegate.{type(error).__name__}"
             result = {operation.kind.failure_key: failure_cause(name, str(error), f"{name}: {error}")}
-        except Exception as error:
+        except BaseException as error:  # whatever it is: without a result the operation would be under way for ever
             log.exception("a %s asked for by REST failed unexpectedly", operation.kind.value)
             name = type(error).__name__
             result = {operation.kind.failure_key: failure_cause(name, str(error), f"{name}: {error}")}

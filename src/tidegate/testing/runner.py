@@ -15,9 +15,9 @@ from typing import Any
 from tidegate.api.environment import StreamEnvironment
 from tidegate.config import JobConfig
 from tidegate.connectors.collect_sink import CollectedResults
-from tidegate.coordinator.attempt import AttemptEnded, AttemptRescaled
 from tidegate.coordinator.job import AttemptInputs, Decision, JobEnded, JobRun, RestartIn
 from tidegate.coordinator.observing import JobStatus, JobView
+from tidegate.coordinator.outcomes import AttemptEnded, AttemptRescaled
 from tidegate.errors import CheckpointDamaged, CommitLost, ConfigurationError, JobFolderInUse, Superseded, TidegateError
 from tidegate.launch import collected_results
 from tidegate.storage.anywhere import reaching_anywhere

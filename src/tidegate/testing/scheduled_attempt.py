@@ -8,8 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from tidegate.coordinator.attempt import Attempt, AttemptFinished, AttemptRescaled, Timeouts
+from tidegate.coordinator.attempt import Attempt, Timeouts
 from tidegate.coordinator.job import AttemptInputs, JobRun
+from tidegate.coordinator.outcomes import AttemptFinished, AttemptRescaled
 from tidegate.ids import SlotId
 from tidegate.launch import slot_settings
 from tidegate.task.failures import describe_failure

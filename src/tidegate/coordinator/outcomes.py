@@ -1,0 +1,31 @@
+"""How an attempt ends. Driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+from tidegate.errors import TidegateError
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFinished:
+    """FINISHED stands in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRescaled:
+    """Its last checkpoint is committed everywhere: go on with another plan."""
+
+    parallelism: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """Failed. `permanent`: no restart can help, or none is allowed to."""
+
+    error: TidegateError
+    permanent: bool = False
+
+
+Outcome = Union[AttemptFinished, AttemptRescaled, AttemptEnded]
