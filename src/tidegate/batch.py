@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from tidegate.types import RecordType
+    from tidegate.types.copying import Copier
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,16 @@ class Batch:
         """The records at `places`, as columns."""
         stamps = None if self.timestamps is None else self.timestamps[places]
         return Batch(self.type, columns=self.columns().take(pa.array(places)), timestamps=stamps)
+
+    def copied(self, copy: Copier) -> Batch:
+        """The same records for another reader: what the one changes, the other does not see."""
+        if self._columns is not None:  # nobody can change columns; each reader makes rows of its own
+            twin = Batch(self.type, columns=self._columns, timestamps=self.timestamps)
+        else:
+            assert self._rows is not None
+            twin = Batch(self.type, list(map(copy, self._rows)), timestamps=self.timestamps)
+        twin.origins = self.origins
+        return twin
 
     def with_rows(self, type: RecordType, rows: list[Any]) -> Batch:
         """One row out for each row in: timestamps stay."""

@@ -91,6 +91,7 @@ class JobConfig:
     rest_port: int | None = None  #: None: 8081, or the next free one; 0: any free one
     rest_address: str = "localhost"  #: to listen on; anything but this machine alone needs a token
     rest_token: str | None = field(default=None, repr=False)  #: None: made up where one is needed
+    object_reuse: bool = False  #: records are handed from function to function as they are, not as copies
     hot_keys: bool = True  #: sample the keys of keyed operators, to show the hottest
     log_format: str = "text"  #: of what workers write to their standard error; or "json"
 

@@ -156,6 +156,7 @@ def slot_settings(config: JobConfig) -> SlotSettings:
         held_disk_bytes=config.held_disk_bytes,
         log_format=config.log_format,
         hot_keys=config.hot_keys,
+        object_reuse=config.object_reuse,
         state=BackendSettings(
             kind=config.state_backend,
             # Where all state travels to the driver there are no files to share.

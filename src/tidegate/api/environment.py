@@ -174,6 +174,12 @@ class StreamEnvironment:
         self._config = replace(self._config, buffer_timeout_s=seconds(timeout, "buffer_timeout"))
         return self
 
+    def object_reuse(self, reuse: bool = True) -> StreamEnvironment:
+        """Functions hand records on as they are, not as copies, as in Flink. Right where no function changes a record that
+        another one, or it itself, still holds; what it saves is in docs/guarantees.md."""
+        self._config = replace(self._config, object_reuse=reuse)
+        return self
+
     def executor_python(
         self, *, files: Iterable[str] = (), archives: Iterable[str] = (), executable: str | None = None
     ) -> StreamEnvironment:

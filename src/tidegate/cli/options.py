@@ -122,6 +122,9 @@ OPTIONS = (
            "what requests must carry: Authorization: Bearer TOKEN"),
     Option("tidegate.log-format", "log_format", read.word, "text",
            "of what workers write to their standard error: text, or json for one object a line"),
+    Option("pipeline.object-reuse", "object_reuse", read.flag, "false",
+           "functions hand records on as they are, not as copies: quicker, and right where no function changes a record that "
+           "another function, or it itself, still holds"),
     Option("tidegate.hot-keys", "hot_keys", read.flag, "true",
            "keyed operators sample their keys, and the hottest are shown; false where keys must not be seen"),
     Option("taskmanager.network.memory.buffer-debloat.enabled", "debloat", read.flag, "true",
@@ -195,7 +198,6 @@ UNSUPPORTED = (
     "pipeline.auto-watermark-interval",
     "pipeline.max-parallelism",
     "pipeline.name",
-    "pipeline.object-reuse",
     "pipeline.operator-chaining.enabled",
     "pipeline.sources.pause-until-first-checkpoint",
 )

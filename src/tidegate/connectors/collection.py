@@ -19,6 +19,7 @@ from tidegate.connectors.contract import ReaderContext, Source, SourceReader, Sp
 from tidegate.connectors.row_reader import OneByOneReader, SplitCursor
 from tidegate.errors import ConfigurationError, TypeDeclarationError
 from tidegate.types import record_type
+from tidegate.types.copying import Copier
 
 MAX_SPLITS = 16
 _ROWS_PER_POLL = 4096
@@ -35,6 +36,7 @@ class Collection(Source):
     """
 
     bounded = True
+    makes_new_records = True
 
     def __init__(self, items: Iterable[Any], type: Any = None) -> None:
         self.items = list(items)
@@ -72,12 +74,13 @@ class Collection(Source):
                 f"Position {next_item!r} of split {split.id!r} of a collection is not an index from {start} to {stop}.",
                 split=split.id,
             )
-        return _ListCursor(self.items, next_item, stop)
+        return _ListCursor(self.items, next_item, stop, record_type(self.record_type).copier())
 
 
 class _ListCursor(SplitCursor):
-    def __init__(self, items: list[Any], next_item: int, stop: int) -> None:
+    def __init__(self, items: list[Any], next_item: int, stop: int, copy: Copier | None) -> None:
         self._items = items
+        self._copy = copy  #: a list may hold one object several times
         self._next = next_item
         self._stop = stop
 
@@ -86,7 +89,8 @@ class _ListCursor(SplitCursor):
             return None
         start = self._next
         self._next = min(start + min(_ROWS_PER_POLL, wanted), self._stop)
-        return self._items[start : self._next]
+        items = self._items[start : self._next]
+        return items if self._copy is None else list(map(self._copy, items))
 
     def position(self) -> int:
         return self._next

@@ -60,6 +60,7 @@ class Source(ABC):
     bounded: bool = True  #: False: never ends by itself
     replayable: bool = True  #: False: a failure loses what was read since the last checkpoint; said at start
     record_type: Any = None  #: annotation, pyarrow schema or None (untyped)
+    makes_new_records: bool = False  #: True: readers keep nothing of what `poll` returns, so it need not be copied
 
     @abstractmethod
     def discover_splits(self, parallelism: int) -> list[Split]:

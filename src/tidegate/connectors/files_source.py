@@ -41,6 +41,7 @@ class Files(Source):
     """
 
     bounded = True
+    makes_new_records = True
 
     def __init__(
         self,

@@ -45,6 +45,8 @@ class DataGenerator(Source):
     :param splits: how many readers can work. Must not change between a checkpoint and a restore.
     """
 
+    makes_new_records = True
+
     def __init__(
         self,
         function: Callable[[Any], Any],
@@ -112,6 +114,7 @@ class _GeneratorReader(SourceReader):
         self._progress: dict[int, _SplitProgress] = {}  #: by split number
         self._last_emission = -math.inf
         self._type: RecordType = record_type(source.record_type)
+        self._copy = self._type.copier()
 
     def add_splits(self, splits: Sequence[Split]) -> None:
         now = self._clock()
@@ -173,10 +176,11 @@ class _GeneratorReader(SourceReader):
 
     def _rows(self, indices: list[int], deadline: float) -> list[Any]:
         """Stops at the deadline, after a few rows at the earliest: a slow function must not hold up a checkpoint."""
-        function, clock = self._source.function, self._clock
+        function, clock, copy = self._source.function, self._clock, self._copy
         rows: list[Any] = []
         for start in range(0, len(indices), _ROWS_BETWEEN_CLOCK_READINGS):
-            rows.extend([function(index) for index in indices[start : start + _ROWS_BETWEEN_CLOCK_READINGS]])
+            some = map(function, indices[start : start + _ROWS_BETWEEN_CLOCK_READINGS])
+            rows.extend(some if copy is None else map(copy, some))  # the function may return one object again and again
             if clock() >= deadline:
                 break
         return rows

@@ -19,7 +19,7 @@ from typing import Any, Optional, Union
 from tidegate.connectors.file_encoders import json_encoder
 from tidegate.connectors.json_records import json_decoder
 from tidegate.errors import ConfigurationError
-from tidegate.types import RecordType, field_type
+from tidegate.types import RecordType, field_type, record_type
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ def decoded_type(decode: Decode, type: Any) -> Any:
 def decoder(decode: Decode, type: Any) -> Callable[[Any], Any]:
     """From a message to the record; raises for one that does not fit."""
     if callable(decode):
-        return lambda message: decode(record_of(message))
+        copy = record_type(type).copier() or _itself  # the function may return one object again and again
+        return lambda message: copy(decode(record_of(message)))
     if decode == "json":
         read = json_decoder(type).decode
         return lambda message: read(message.value())
@@ -98,6 +99,10 @@ def decoder(decode: Decode, type: Any) -> Callable[[Any], Any]:
     if decode == "bytes":
         return _value
     return record_of
+
+
+def _itself(record: Any) -> Any:
+    return record
 
 
 def _value(message: Any) -> bytes:

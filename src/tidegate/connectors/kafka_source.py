@@ -57,6 +57,7 @@ class KafkaSource(Source):
     """
 
     BAD_RECORDS = BAD_RECORDS
+    makes_new_records = True
 
     def __init__(
         self,

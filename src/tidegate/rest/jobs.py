@@ -195,7 +195,7 @@ def job_config(job: ServedJob) -> dict[str, Any]:
             "execution-mode": "PIPELINED",
             "restart-strategy": config.restart.kind or ("exponential-delay" if config.interval_s else "none"),
             "job-parallelism": max((vertex.parallelism for vertex in job.vertices()), default=1),
-            "object-reuse-mode": False,
+            "object-reuse-mode": config.object_reuse,
             "user-config": {
                 name: without_credentials(str(value)) for name, value in shown.items() if value is not None
             },

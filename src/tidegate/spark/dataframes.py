@@ -44,6 +44,7 @@ class DataFrameSource(Source):
     """
 
     bounded = True
+    makes_new_records = True
 
     def __init__(self, frame: DataFrame, job: str, uid: str) -> None:
         check_has_jvm(frame.sparkSession)

@@ -19,7 +19,7 @@ from tidegate.ids import CheckpointId, SlotId
 from tidegate.protocol.watermarks import MAX_WATERMARK, Channel, WatermarkValve
 from tidegate.task.edges import EdgeWriter
 from tidegate.task.hot_keys import KeySampler
-from tidegate.task.operators.base import Emit, OperatorFailed, RunningOperator
+from tidegate.task.operators.base import Emit, OperatorFailed, Readers, RunningOperator
 from tidegate.task.operators.build import OperatorSurroundings, build_operator
 from tidegate.task.operators.sink import SinkOperator
 from tidegate.task.operators.source import SourceOperator
@@ -120,21 +120,23 @@ def _host(plan: JobPlan, chain: Chain, subtask: int, outbox: Outbox, around: Ope
     writers: list[EdgeWriter] = []
     for planned in chain.operators:
         operator = running[planned.uid]
+        if around.object_reuse:
+            operator.copiers.clear()
         keys = keys_of(planned.operator.spec)
         if keys and around.hot_keys:
             operator.hot_keys = KeySampler(keys[0].key_type(), around.time.clock, seed=subtask)
-        emits: dict[str, list[Emit]] = {}
+        readers: dict[str, Readers] = {}
         watermarks: list[Callable[[int], None]] = []
         for link in planned.chained:
             target = running[link.downstream]
-            emits.setdefault(link.tag, []).append(_into(target, link.input_index))
+            readers.setdefault(link.tag, Readers()).operators.append(_into(target, link.input_index))
             watermarks.append(target.run_watermark)
         for index in planned.network:
             writer = EdgeWriter(plan, plan.edges[index], subtask, outbox, operator)
             writers.append(writer)
-            emits.setdefault(plan.edges[index].edge.tag, []).append(writer.write)
+            readers.setdefault(plan.edges[index].edge.tag, Readers()).edges.append(writer.write)
             watermarks.append(writer.write_watermark)
-        operator.connect(emits, watermarks)
+        operator.connect(readers, watermarks)
     open_channels = {
         (edge.index, origin)
         for edge in plan.edges

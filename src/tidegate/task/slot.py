@@ -108,6 +108,7 @@ class Slot:
             backends=StateBackends(program.settings.state, wall_clock),
             sleep=sleep,
             hot_keys=program.settings.hot_keys,
+            object_reuse=program.settings.object_reuse,
             wanted=lambda: self._flow.credit.records_left,
             send_to_driver=lambda uid, subtask, topic, payload: control.send(ToDriver(uid, subtask, topic, payload)),
         )

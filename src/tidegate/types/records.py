@@ -22,6 +22,7 @@ from tidegate.types.annotations import data_type
 from tidegate.types.arrow_types import ArrowType
 from tidegate.types.base import DataType, decode_inside, encode_inside, misfit
 from tidegate.types.containers import DataclassType, TupleType
+from tidegate.types.copying import Copier, copy_record, dataclass_copier, dict_copier
 
 
 class RecordType(ABC):
@@ -46,6 +47,10 @@ class RecordType(ABC):
     def pickles(self) -> bool:
         """Reading rows runs pickle."""
         return any(field.pickles for field in self.field_types)
+
+    def copier(self) -> Copier | None:
+        """What gives a record that changes to another holder's do not reach; None where nobody can change a record."""
+        return None if all(field.immutable for field in self.field_types) else copy_record
 
     def equals(self, other: object) -> bool:
         return type(self) is type(other) and self.name == other.name and self.schema == other.schema  # type: ignore[attr-defined]
@@ -119,6 +124,12 @@ class DataclassRecords(RecordType):
     def to_rows(self, batch: pa.RecordBatch) -> list[Any]:
         return self._type.values_of(dict(zip(self.field_names, self._columns(batch), strict=True)), batch.num_rows)
 
+    def copier(self) -> Copier | None:
+        if self._type.immutable:
+            return None
+        fields = self._type.fields.items()
+        return dataclass_copier(self._type.cls, tuple((name, type.immutable) for name, type in fields))
+
 
 class SchemaRecords(RecordType):
     def __init__(self, schema: pa.Schema) -> None:
@@ -155,6 +166,9 @@ class SchemaRecords(RecordType):
         ]
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
+    def copier(self) -> Copier | None:
+        return dict_copier if all(field.immutable for field in self.field_types) else copy_record
+
 
 class UntypedRecords(RecordType):
     typed = False
@@ -178,6 +192,9 @@ class UntypedRecords(RecordType):
             "columns came to an untyped stream. Give the operator that made them returns=... with their schema.",
             declared=self.name,
         )
+
+    def copier(self) -> Copier | None:
+        return copy_record
 
     def __reduce__(self) -> str:
         return "UNTYPED"

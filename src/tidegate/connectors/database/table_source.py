@@ -43,6 +43,7 @@ class DatabaseTable(Source):
     """
 
     bounded = True
+    makes_new_records = True
 
     def __init__(
         self,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tidegate.task.hot_keys import KeySampler
     from tidegate.task.operators.checkpointed import OperatorStateKeeper
     from tidegate.types import RecordType
+    from tidegate.types.copying import Copier
     from tidegate.wire.control import SubtaskRestore
 
 
@@ -59,8 +60,48 @@ def _drop(batch: Batch) -> None:
     """Output that nobody reads."""
 
 
+@dataclass(slots=True)
+class Readers:
+    """Who reads one output. Operators of the chain may change what they are given; edges only keep it for a while."""
+
+    operators: list[Emit] = field(default_factory=list)
+    edges: list[Emit] = field(default_factory=list)
+
+    def emit(self, copy: Copier | None) -> Emit:
+        """To all of them. Each operator gets records that no other reader holds."""
+        if copy is None:
+            return _to_all([*self.operators, *self.edges])
+        own = self.operators if self.edges else self.operators[:-1]
+        last = _to_all(self.edges or self.operators[-1:])  # the records themselves, once all copies are made
+        return _copies_first(copy, own, last) if own else last
+
+
+def _to_all(targets: list[Emit]) -> Emit:
+    if len(targets) == 1:
+        return targets[0]
+
+    def emit(batch: Batch) -> None:
+        for target in targets:
+            target(batch)
+
+    return emit
+
+
+def _copies_first(copy: Copier, own: list[Emit], last: Emit) -> Emit:
+    def emit(batch: Batch) -> None:
+        for target in own:
+            target(batch.copied(copy))
+        last(batch)
+
+    return emit
+
+
 class RunningOperator:
-    """Base of all. Subclasses override `process` and what else they need."""
+    """Base of all. Subclasses override `process` and what else they need.
+
+    Who owns a record: whoever was given it. An operator is given records that nobody else holds, so its function may change
+    them; and what its function emits is copied at once, because the function may still hold it, change it and emit it again.
+    """
 
     backend: KeyedStateBackend | None = None
     keeper: OperatorStateKeeper | None = None  #: of the operator state, where the user's object has some
@@ -80,15 +121,22 @@ class RunningOperator:
         self.bytes_in = 0  #: of frames; nothing inside a chain
         self.bytes_out = 0
         self.watermark = MIN_WATERMARK  #: event time has come this far; restored as the minimum over the old subtasks
+        #: Of what leaves by each output. None: nobody can change such records, or the user has taken them for unchanged.
+        self.copiers: dict[str, Copier | None] = {tag: type.copier() for tag, type in planned.operator.outputs.items()}
         self._emits: dict[str, Emit] = {}
         self._watermark_targets: list[Callable[[int], None]] = []
         self.emit: Emit = _drop
 
-    def connect(self, emits: dict[str, list[Emit]], watermark_targets: list[Callable[[int], None]]) -> None:
-        """Outputs by tag, set once the whole chain is built."""
+    @property
+    def copy(self) -> Copier | None:
+        """Of what leaves by the main output."""
+        return self.copiers.get(MAIN_OUTPUT)
+
+    def connect(self, readers: dict[str, Readers], watermark_targets: list[Callable[[int], None]]) -> None:
+        """Who reads each output, by tag; set once the whole chain is built."""
         self._watermark_targets = watermark_targets
-        for tag, targets in emits.items():
-            self._emits[tag] = targets[0] if len(targets) == 1 else _Tee(targets)
+        for tag, read_by in readers.items():
+            self._emits[tag] = read_by.emit(self.copiers.get(tag))
         main = self._emits.get(MAIN_OUTPUT, _drop)
 
         def counted(batch: Batch) -> None:
@@ -184,19 +232,6 @@ class RunningOperator:
     def notify_complete(self, checkpoint: CheckpointId) -> None: ...
 
     def close(self) -> None: ...
-
-
-class _Tee:
-    """One output read by several."""
-
-    __slots__ = ("_targets",)
-
-    def __init__(self, targets: list[Emit]) -> None:
-        self._targets = targets
-
-    def __call__(self, batch: Batch) -> None:
-        for target in self._targets:
-            target(batch)
 
 
 NOT_A_COLLECTION: frozenset[type[Any]] = frozenset({str, bytes, dict})

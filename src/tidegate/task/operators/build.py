@@ -32,6 +32,7 @@ class OperatorSurroundings:
     backends: StateBackends
     sleep: Callable[[float], None]
     hot_keys: bool
+    object_reuse: bool  #: records are handed on as they are, not as copies
     wanted: Callable[[], int]  #: how many records the slots behind can take
     send_to_driver: Callable[[str, int, str, bytes], None]  #: (uid, subtask, topic, payload)
 

@@ -81,13 +81,13 @@ class FunctionOperator(RunningOperator):
         if result is None:
             return
         check_iterable(result, f"{type(self._function).__name__}")
-        rows = list(result)
+        rows = list(result if self.copy is None else map(self.copy, result))
         if rows:
             self.emit(Batch(self.output_type, rows))
 
     def _run_plain(self, batch: Batch, process_element: Callable[[Any, Any], Any], context: Context) -> None:
         """Every record, without a key."""
-        stamps = batch.timestamps
+        stamps, copy = batch.timestamps, self.copy
         out: list[Any] = []
         places: list[int] = []
         for place, row in enumerate(batch.rows()):
@@ -96,7 +96,7 @@ class FunctionOperator(RunningOperator):
             result = process_element(row, context)
             if result is not None:
                 check_iterable(result, process_element.__name__)
-                out.extend(result)
+                out.extend(result if copy is None else map(copy, result))
                 if stamps is not None:
                     places.extend(repeat(place, len(out) - len(places)))
         context.timestamp = None
@@ -106,7 +106,8 @@ class FunctionOperator(RunningOperator):
 
     def _collect_side(self, tag: str, value: Any, timestamp: int | None) -> None:
         rows, stamps = self._side.setdefault(tag, ([], []))
-        rows.append(value)
+        copy = self.copiers.get(tag)
+        rows.append(value if copy is None else copy(value))
         stamps.append(timestamp)
 
     def _flush_side(self) -> None:
@@ -171,7 +172,7 @@ class KeyedProcessOperator(FunctionOperator):
             process_element = function.process_element2 if input_index else function.process_element1
         row_key, normalise_many = self._inputs[input_index]
         context, set_current_key, timers = self._context, self._keyed_backend.set_current_key, self._timers
-        stamps = batch.timestamps
+        stamps, copy = batch.timestamps, self.copy
         out: list[Any] = []
         places: list[int] = []
         rows = batch.rows()
@@ -188,7 +189,7 @@ class KeyedProcessOperator(FunctionOperator):
             result = process_element(row, context)
             if result is not None:
                 check_iterable(result, process_element.__name__)
-                out.extend(result)
+                out.extend(result if copy is None else map(copy, result))
                 if stamps is not None:
                     places.extend(repeat(place, len(out) - len(places)))
         self._leave_key()
@@ -229,7 +230,7 @@ class KeyedProcessOperator(FunctionOperator):
             result = self._function.on_timer(timestamp, context)
             if result is not None:
                 check_iterable(result, "on_timer")
-                rows = list(result)
+                rows = list(result if self.copy is None else map(self.copy, result))
                 if rows:
                     stamps = np.full(len(rows), timestamp, np.int64) if domain == "event" else None
                     self.emit(Batch(self.output_type, rows, timestamps=stamps))

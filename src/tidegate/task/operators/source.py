@@ -10,6 +10,7 @@ from tidegate.batch import Batch, Origins
 from tidegate.connectors.contract import Polled, ReaderContext, Source, SourceReader, Split
 from tidegate.connectors.split_check import kept_splits
 from tidegate.errors import ConfigurationError
+from tidegate.graph.logical import MAIN_OUTPUT
 from tidegate.ids import CheckpointId
 from tidegate.storage.metadata import SplitState
 from tidegate.task.operators.base import OperatorFailed, OperatorSnapshot, RunningOperator
@@ -69,7 +70,7 @@ class SourceOperator(RunningOperator):
             self.emit(batch)
         for tag, rows in side.items():
             if tag in self.planned.operator.outputs and rows:
-                self.emit_to(tag, Batch(self.planned.operator.outputs[tag], rows=rows))
+                self.emit_to(tag, Batch(self.planned.operator.outputs[tag], rows=self._own(tag, rows)))
         return True
 
     def snapshot_sync(self, checkpoint: CheckpointId) -> OperatorSnapshot:
@@ -95,4 +96,9 @@ class SourceOperator(RunningOperator):
         assert self.output_type is not None
         if isinstance(records, pa.RecordBatch):
             return Batch(self.output_type, columns=records)
-        return Batch(self.output_type, rows=records)
+        return Batch(self.output_type, rows=self._own(MAIN_OUTPUT, records))
+
+    def _own(self, tag: str, rows: list[Any]) -> list[Any]:
+        """The reader may still hold what it has returned, and change it."""
+        copy = None if self._source.makes_new_records else self.copiers.get(tag)
+        return rows if copy is None else list(map(copy, rows))

@@ -29,20 +29,24 @@ class _CallingOperator(RunningOperator):
 
 class MapOperator(_CallingOperator):
     def process(self, batch: Batch, input_index: int) -> None:
-        function = self._function
-        self.emit(batch.with_rows(self.output_type, [function(row) for row in batch.rows()]))
+        function, copy = self._function, self.copy
+        if copy is None:
+            rows = [function(row) for row in batch.rows()]
+        else:
+            rows = [copy(function(row)) for row in batch.rows()]
+        self.emit(batch.with_rows(self.output_type, rows))
 
 
 class FlatMapOperator(_CallingOperator):
     def process(self, batch: Batch, input_index: int) -> None:
-        function = self._function
+        function, copy = self._function, self.copy
         out: list[Any] = []
         places: list[int] | None = None if batch.timestamps is None else []
         for place, row in enumerate(batch.rows()):
             result = function(row)
             if result is not None:
                 check_iterable(result, "flat_map's function")
-                out.extend(result)
+                out.extend(result if copy is None else map(copy, result))
                 if places is not None:
                     places.extend([place] * (len(out) - len(places)))
         if out:
@@ -51,15 +55,16 @@ class FlatMapOperator(_CallingOperator):
 
 class FilterOperator(_CallingOperator):
     def process(self, batch: Batch, input_index: int) -> None:
-        function = self._function
+        function, copy = self._function, self.copy
         if batch.timestamps is None:
             rows = [row for row in batch.rows() if function(row)]
             if rows:
-                self.emit(Batch(self.output_type, rows))
+                self.emit(Batch(self.output_type, rows if copy is None else list(map(copy, rows))))
             return
         kept = [(place, row) for place, row in enumerate(batch.rows()) if function(row)]
         if kept:
-            self.emit(batch.pick([place for place, _ in kept], [row for _, row in kept], self.output_type))
+            rows = [row if copy is None else copy(row) for _, row in kept]
+            self.emit(batch.pick([place for place, _ in kept], rows, self.output_type))
 
 
 class MapBatchesOperator(_CallingOperator):
