@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -232,6 +232,33 @@ def test_a_processing_time_timer_that_was_due_while_the_job_was_down_fires_after
 
     assert len({key for key, _ in ledger("out").rows()}) == 1
     assert len(ledger("out").rows()) == 2
+
+
+class SetBack:
+    """A wall clock that somebody sets back while the job runs: by a minute, a tenth of a second after its start."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._at = clock() + 0.1
+
+    def __call__(self) -> float:
+        now = self._clock()
+        return 1_000_000.0 + now - (60.0 if now >= self._at else 0.0)
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_processing_time_timers_do_not_stand_still_when_the_wall_clock_is_set_back(backend: str) -> None:
+    env = quiet_job(backend)
+    stream = env.from_source(Quiet([("ann", 1)], EVENT, wanted=2), uid="quiet").key_by(0)
+    stream.process(Alarm(), uid="alarm", returns=EVENT).sink_to(LedgerSink("out"), uid="out")
+    run = InProcessRun(env, 1)
+    began = run.world.clock()
+    run.world.wall_clock = SetBack(run.world.clock)
+
+    run.run()
+
+    assert Signals.fired[1] - Signals.fired[0] == 200
+    assert run.world.clock() - began < 5.0
 
 
 class Forgetful(tg.KeyedProcessFunction):

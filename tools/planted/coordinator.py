@@ -208,4 +208,10 @@ MUTANTS = (
         ),
         ("tests/unit/test_console.py",),
     ),
+    Mutant(
+        "processing-time-goes-back",
+        "timers stand still for as long as the wall clock was set back",
+        (Change("task/processing_time.py", "        if wall > now + self._offset:\n", "        if True:\n"),),
+        ("tests/unit/test_processing_time.py", "tests/protocol/test_event_time_jobs.py"),
+    ),
 )

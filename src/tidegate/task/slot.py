@@ -36,6 +36,7 @@ from tidegate.task.operators.build import OperatorSurroundings
 from tidegate.task.operators.timers import Time
 from tidegate.task.outbox import Outbox
 from tidegate.task.ports import Background, ControlPort, CrashPoints, RunAtOnce, SnapshotStorage
+from tidegate.task.processing_time import ProcessingTime
 from tidegate.task.program import SlotProgram
 from tidegate.task.restore import in_flight_frames, open_operators, restore_state
 from tidegate.task.slicing import FrameAtHand, SliceSizer
@@ -101,11 +102,12 @@ class Slot:
         self._flow = SlotFlow(program.settings.in_flight_target_s, above, below, len(layers) - 1, control)
         self.outbox = Outbox(FrameSeal(program.frame_key), self.id.index, below, self._flow.credit)
         self._arrivals = Arrivals(self.id, mailbox, above)
+        self._processing_time = ProcessingTime(wall_clock, clock)
         around = OperatorSurroundings(
             job=program.plan.job,
             attempt=str(program.attempt),
-            time=Time(clock, wall_clock),
-            backends=StateBackends(program.settings.state, wall_clock),
+            time=Time(clock, self._processing_time),
+            backends=StateBackends(program.settings.state, self._processing_time),
             sleep=sleep,
             hot_keys=program.settings.hot_keys,
             object_reuse=program.settings.object_reuse,
@@ -248,6 +250,7 @@ class Slot:
         if self._commits.retry_at is not None and self._commits.retry_at <= self._clock():
             self._commits.resume()
         now = self._clock()
+        self._processing_time.follow()
         self._checkpoints.on_time(now)
         if self._input_is_kept_back():
             for chain in self.chains:

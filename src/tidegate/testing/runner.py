@@ -66,7 +66,7 @@ class InProcessRun:
         asks: Sequence[Ask] = (),
     ) -> None:
         self._env = env
-        draws = random.Random(seed)
+        draws, clock = random.Random(seed), ManualClock()
         uri = storage or env._config.storage or f"memory://run-{seed}-{draws.getrandbits(48):x}"
         self._config: JobConfig = replace(env.config(), storage=uri)
         self._max_drivers = max_drivers
@@ -74,7 +74,8 @@ class InProcessRun:
         self.attempts = 0
         self.world = World(
             random=draws,
-            clock=ManualClock(),
+            clock=clock,
+            wall_clock=clock,
             store=reaching_anywhere(open_store(uri) if store is None else store),
             crash_points=crash_points or InProcessCrashPoints(list(crashes or [])),
             asks=list(asks),
@@ -128,7 +129,7 @@ class InProcessRun:
             view=self.world.view,
             crash_points=self.world.crash_points,
             clock=self.world.clock,
-            wall_clock=self.world.clock,
+            wall_clock=self.world.wall_clock,
             sleep=self.world.clock.sleep,
             jitter=lambda: self.world.random.uniform(-1, 1),
         )

@@ -58,7 +58,7 @@ class ScheduledAttempt:
             view=world.view,
             crash_points=world.crash_points,
             clock=self._clock,
-            wall_clock=self._clock,
+            wall_clock=self._world.wall_clock,
             on_driver_payload=self._payload,
             timeouts=Timeouts(heartbeat_s=float("inf"), start_s=float("inf")),
             commit_only=inputs.commit_only,
@@ -81,7 +81,7 @@ class ScheduledAttempt:
             commits=commits,
             crash_points=self._world.crash_points,
             clock=self._clock,
-            wall_clock=self._clock,
+            wall_clock=self._world.wall_clock,
             sleep=self._clock.sleep,
         )
         return WorkerProcess(slot, link, uploads, commits, speed=self._random.choice([0.1, 0.5, 1.0, 1.0, 3.0]))

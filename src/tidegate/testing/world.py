@@ -99,6 +99,7 @@ class World:
 
     random: random.Random
     clock: ManualClock
+    wall_clock: Callable[[], float]  #: of all machines; the clock itself, unless a test sets it
     store: ObjectStore
     crash_points: InProcessCrashPoints
     asks: list[Ask]

@@ -213,7 +213,7 @@ class KeyedProcessOperator(FunctionOperator):
 
     def on_time(self) -> None:
         if self._timers is not None:
-            self._fire(self._timers.processing, self._time.wall_ms(), "processing")
+            self._fire(self._timers.processing, self._time.now_ms(), "processing")
         if self._expires and self._clean_up_at <= (now := self._time.clock()):
             # Also while no record comes: what has expired must not stay for ever in a stream that has fallen silent.
             forgotten = self._keyed_backend.clean_up(CLEAN_UP_ENTRIES)

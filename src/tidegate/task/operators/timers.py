@@ -15,10 +15,10 @@ class Time:
     """The slot's clocks."""
 
     clock: Callable[[], float]  #: monotonic seconds
-    wall_clock: Callable[[], float]  #: seconds since the epoch
+    processing_time: Callable[[], float]  #: seconds since the epoch that never go back (task/processing_time.py)
 
-    def wall_ms(self) -> int:
-        return int(self.wall_clock() * 1000)
+    def now_ms(self) -> int:
+        return int(self.processing_time() * 1000)
 
 
 class Timers:
@@ -40,7 +40,7 @@ class Timers:
         timestamp = self.processing.next_timestamp()
         if timestamp is None:
             return None
-        return self._time.clock() + (timestamp / 1000 - self._time.wall_clock())
+        return self._time.clock() + (timestamp / 1000 - self._time.processing_time())
 
     def register_event_time_timer(self, timestamp: int) -> None:
         self.event.register(self.key, timestamp)
@@ -58,4 +58,4 @@ class Timers:
         return self.watermark
 
     def current_processing_time(self) -> int:
-        return self._time.wall_ms()
+        return self._time.now_ms()
