@@ -150,7 +150,7 @@ class RocksStateBackend(TableBackend[RocksTable]):
     def snapshot(self) -> RocksSnapshot:
         self._store.settle()
         formats = [row_format(declaration) for declaration, _, _ in self._states.values()]
-        changes = [(table.family, table.take_changes()) for _, table, _ in self._states.values()]
+        changes = [(table, table.take_changes()) for _, table, _ in self._states.values()]
         snapshot = RocksSnapshot(
             self._store, changes, formats, self.key_groups, self._folder.new("chk"), self._options, self._now_ms()
         )
@@ -287,7 +287,7 @@ class RocksSnapshot(KeyedSnapshot):
     def __init__(
         self,
         store: RocksStore,
-        changes: list[tuple[Family, Changes]],
+        changes: list[tuple[RocksTable, Changes]],
         formats: list[RowFormat],
         key_groups: range,
         folder: Path,
@@ -305,8 +305,9 @@ class RocksSnapshot(KeyedSnapshot):
 
     def settle(self) -> None:
         """Called by the store, under its lock: write, then make the checkpoint."""
-        for family, changes in self._changes:
-            family.write(changes.rows(family))
+        for table, changes in self._changes:
+            table.family.write(changes.rows(table.family))
+            table.written()
         if not self._released.is_set():
             self._store.checkpoint(self._folder)
         self._changes = []

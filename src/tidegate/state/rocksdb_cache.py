@@ -8,8 +8,14 @@ What was read or written is kept in two generations, which makes "least recently
     find:    in `young`; else in `old`, and then it moves to `young`
     full:    `young` becomes `old`, and the old `old` is forgotten
 
-Invariant. Something that is changed and not written is never out of reach: it is in its table's `dirty`; and what a
-           snapshot has taken over is settled before a generation is forgotten.
+What is known is only ever a short cut, and may be forgotten at any time. What is changed and not written is elsewhere:
+
+    dirty         since the changes were last taken
+    handed over   taken by a snapshot, until its thread, or whoever comes first, has written them
+
+Invariant. A read asks what is known, then `dirty`, then `handed_over`, then the rows, in this order: each is older than the
+           one before it. `handed_over` is looked at before the rows are, because it may be written, and then is emptied,
+           at any moment in between: what is not in it any more is in the rows.
 
 Sizes are estimates (Python does not tell): a fixed sum for an entry's dictionary slot, key and small object, and the length
 of what is long.
@@ -50,14 +56,13 @@ MISSING: Final[Any] = _Missing()
 class Generations:
     """Key -> what is known of it; forgets what has not been used for long."""
 
-    __slots__ = ("_settle", "_size_of", "limit_bytes", "old", "weight_bytes", "young")
+    __slots__ = ("_size_of", "limit_bytes", "old", "weight_bytes", "young")
 
-    def __init__(self, settle: Callable[[], None], size_of: Callable[[Any], int]) -> None:
+    def __init__(self, size_of: Callable[[Any], int]) -> None:
         self.young: dict[Any, Any] = {}
         self.old: dict[Any, Any] = {}
         self.weight_bytes = 0  #: of `young`
         self.limit_bytes = 0  #: of each of the two
-        self._settle = settle
         self._size_of = size_of
 
     def find(self, key: Any) -> Any:
@@ -91,7 +96,6 @@ class Generations:
         """Something in `young` has become larger."""
         self.weight_bytes += size_bytes
         if self.weight_bytes > self.limit_bytes:
-            self._settle()
             self.old, self.young = self.young, {}
             self.weight_bytes = 0
 
@@ -126,10 +130,18 @@ class RocksTable(ABC):
         self.current = current
         self.family = store.family(declaration)
         self.share = share
+        #: Changes that were taken and may not be in the rows yet, by key. Filled by `take_changes`, emptied by `written`, which
+        #: may come from the snapshot's thread: a read takes the dictionary once.
+        self.handed_over: dict[Any, Any] = {}
 
     @abstractmethod
     def take_changes(self) -> Changes:
-        """The changes since the last time, which from here on are the caller's to write."""
+        """The changes since the last time, which from here on are the caller's to write. Reads see them in `handed_over`
+        until `written` is called."""
+
+    def written(self) -> None:
+        """What was taken is in the rows. Under the store's lock, in any thread."""
+        self.handed_over = {}
 
     @abstractmethod
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
@@ -216,6 +228,7 @@ class RocksTable(ABC):
         with self.store.lock:
             self.store.settle()
             self.family.write(self.take_changes().rows(self.family))
+            self.written()
 
     def current_key(self) -> Any:
         """For use off the fast path. :raises ConfigurationError: when no key is current."""

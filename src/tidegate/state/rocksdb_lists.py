@@ -73,11 +73,11 @@ class RocksLists(RocksTable):
     def __init__(self, declaration: ListState[Any], *surroundings: Any) -> None:
         super().__init__(declaration, *surroundings)
         self.cells = cells_for(declaration)
-        self._wholes = Generations(self._settle, self._size_of)  #: whole lists, with all changes
+        self._wholes = Generations(self._size_of)  #: whole lists, with all changes
         self._dirty: dict[Any, ListChange] = {}
         self._dirty_bytes = 0
         self._dirty_limit_bytes = 0
-        self._handed_over: dict[Any, ListChange] = {}  #: to a snapshot that may not be settled
+        self._handed_over_as = b""  #: the sequence number, which ends the keys of the rows that are made of it
         self.resize()
 
     def resize(self) -> None:
@@ -94,26 +94,25 @@ class RocksLists(RocksTable):
 
     def _read(self, key: Any) -> list[Any]:
         address = self.address(key)
-        if key in self._handed_over:
-            self._settle()  # else the rows could have the end of the list or not, and nobody could tell
-        change = self._dirty.get(key)
+        handed_over, change = self.handed_over.get(key), self._dirty.get(key)
         elements: list[Any] = []
         rows = 0
-        if change is None or not change.replaced:
+        if not any(newer is not None and newer.replaced for newer in (handed_over, change)):
+            # A row of what was handed over may be there or not yet: it is taken from memory in any case.
+            passed_over = b"" if handed_over is None else address + self._handed_over_as
             of_cell = self.cells.of_cell
-            for _, row in self.family.scan(address):
-                elements += [of_cell(cell) for cell in decode_elements(row)]
-                rows += 1
-        if change is not None:
-            elements += change.added
+            for row_key, row in self.family.scan(address):
+                if row_key != passed_over:
+                    elements += [of_cell(cell) for cell in decode_elements(row)]
+                    rows += 1
+        for newer in (handed_over, change):
+            if newer is not None:
+                elements = elements + newer.added if not newer.replaced else list(newer.added)
+        self._wholes.remember(key, elements)
         if rows > _ROWS_TO_JOIN:
             self._dirty[key] = ListChange(True, list(elements))
-        self._wholes.remember(key, elements)
+            self._wrote(self._size_of(elements))
         return elements
-
-    def _settle(self) -> None:
-        self.store.settle()
-        self._handed_over = {}
 
     def _size_of(self, elements: list[Any]) -> int:
         return ENTRY_BYTES + sum(map(self.cells.size_of, elements)) + _ELEMENT_BYTES * len(elements)
@@ -147,8 +146,9 @@ class RocksLists(RocksTable):
     def take_changes(self) -> ListChanges:
         self.resize()
         taken, self._dirty, self._dirty_bytes = self._dirty, {}, 0
-        self._handed_over = taken
         sequence = self.store.next_sequence() if taken else 0
+        self._handed_over_as = sequence.to_bytes(SEQUENCE_BYTES, "big")
+        self.handed_over = taken
         return ListChanges(taken, sequence, self.cells, self.addresses, self.declaration.name)
 
     def _address_in(self, row_key: bytes) -> bytes:

@@ -93,11 +93,10 @@ class RocksMaps(RocksTable):
         super().__init__(declaration, *surroundings)
         self.keys = MapKeys(declaration.key_type)
         self.cells = cells_for(declaration)
-        self._known = Generations(self._settle, self._size_of_map)
+        self._known = Generations(self._size_of_map)
         self._dirty: dict[Any, MapChange] = {}
         self._dirty_bytes = 0
         self._dirty_limit_bytes = 0
-        self._handed_over: dict[Any, MapChange] = {}  #: to a snapshot that may not be settled
         self._mean_entry_bytes = ENTRY_BYTES
         self.resize()
 
@@ -105,10 +104,6 @@ class RocksMaps(RocksTable):
         share = self.share()
         self._known.limit_bytes = share.clean_bytes // 2
         self._dirty_limit_bytes = share.unwritten_bytes
-
-    def _settle(self) -> None:
-        self.store.settle()
-        self._handed_over = {}
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -127,9 +122,12 @@ class RocksMaps(RocksTable):
         if kept is MISSING:
             if known.whole:
                 return ABSENT
-            change = self._dirty.get(key)
-            kept = MISSING if change is None else change.of(map_key)
-            if kept is MISSING:
+            for changes in (self._dirty, self.handed_over):
+                change = changes.get(key)
+                kept = MISSING if change is None else change.of(map_key)
+                if kept is not MISSING:
+                    break
+            else:
                 cell = self.family.get(self.address(key) + self.keys.to_cell(map_key))
                 kept = ABSENT if cell is None else self.cells.of_cell(cell)
             self._note(known, {map_key: kept})
@@ -141,6 +139,7 @@ class RocksMaps(RocksTable):
         if known.whole:
             return known.entries
         address = self.address(key)
+        changes = [change for change in (self.handed_over.get(key), self._dirty.get(key)) if change is not None]
         entries: dict[Any, Any] = {}
         size = 0
         for row_key, cell in self.family.scan(address):
@@ -149,11 +148,8 @@ class RocksMaps(RocksTable):
             size += self._size_of(kept)
             if size > self._known.limit_bytes:
                 return None
-        # Settled or not, the rows together with these give the same.
-        for changes in (self._handed_over, self._dirty):
-            change = changes.get(key)
-            if change is not None:
-                entries = change.applied_to(entries)
+        for change in changes:  # written meanwhile or not, the rows together with these give the same
+            entries = change.applied_to(entries)
         known.entries, known.whole = {}, True
         self._note(known, entries)
         return entries
@@ -183,7 +179,6 @@ class RocksMaps(RocksTable):
         if entries:
             self._mean_entry_bytes += (size // len(entries) - self._mean_entry_bytes) // 8
         if len(known.entries) * self._mean_entry_bytes > self._known.limit_bytes:
-            self._settle()
             known.entries, known.whole = {}, False  # one map, however often used, must not take all memory
         self._known.grow(size)
         return size
@@ -220,7 +215,7 @@ class RocksMaps(RocksTable):
     def take_changes(self) -> MapChanges:
         self.resize()
         taken, self._dirty, self._dirty_bytes = self._dirty, {}, 0
-        self._handed_over = taken
+        self.handed_over = taken
         return MapChanges(taken, self.keys, self.cells, self.addresses, self.declaration.name)
 
     def _address_in(self, row_key: bytes) -> bytes:

@@ -10,7 +10,7 @@ written is `unsettled`:
 Invariant 1. Nothing is written between the changes of a snapshot and its checkpoint, so the checkpoint holds exactly
              the state at the moment of the snapshot.
 Invariant 2. There is at most one unsettled snapshot: the next one settles it first.
-Invariant 3. What is unsettled stays in the caches, so the task's reads never miss it.
+Invariant 3. What is unsettled stays in reach of its table (state/rocksdb_cache.py), so the task's reads never miss it.
 
 `db.write` and `create_checkpoint` keep the GIL, `flush` does not. So rows are sorted (twelve times as fast to insert), written
 in pieces, and flushed before the checkpoint, which then has only links to make.

@@ -1,7 +1,8 @@
 """Value state over RocksDB. Executor, the task's thread, per-record path.
 
-A value that was set is in `dirty` until it is written; what was read, and what was written, is in the cache. A read looks
-into `dirty`, the cache, the rows. Scalars are kept as objects, all others as their cells (state/rocksdb_rows.py).
+A value that was set is in `dirty` until it is taken to be written; what was read, and what was taken, is in the cache. A read
+looks into `dirty`, the cache, what was handed over, the rows. Scalars are kept as objects, all others as their cells
+(state/rocksdb_rows.py).
 
 Classic mistake: to write a value into the cache and not into `dirty`. It would be forgotten.
 """
@@ -56,7 +57,7 @@ class RocksValues(RocksTable):
         self.cells = cells_for(declaration)
         self.dirty: dict[Any, Any] = {}
         self.dirty_bytes = 0  #: what was set since the last write, beyond ENTRY_BYTES for each key
-        self.clean = Generations(self.store.settle, self._size_of)
+        self.clean = Generations(self._size_of)
         self._seen_bytes, self._seen_cells = 0, 1
         self.resize()
 
@@ -88,8 +89,10 @@ class RocksValues(RocksTable):
         """As it is kept, or ABSENT; of a key that is not in `dirty`."""
         found = self.clean.find(key)
         if found is MISSING:
-            cell = self.family.get(self.address(key))
-            found = ABSENT if cell is None else self.cells.of_cell(cell)
+            found = self.handed_over.get(key, MISSING)
+            if found is MISSING:
+                cell = self.family.get(self.address(key))
+                found = ABSENT if cell is None else self.cells.of_cell(cell)
             self.clean.remember(key, found)
         return found
 
@@ -109,10 +112,18 @@ class RocksValues(RocksTable):
         return found
 
     def _read(self, unknown: dict[Any, Any]) -> None:
-        if self.family.holds_rows:
-            addresses = self.addresses.of_many(list(unknown), self.declaration.name)
+        handed_over = self.handed_over
+        stored = []
+        for key in unknown:
+            kept = handed_over.get(key, MISSING)
+            if kept is MISSING:
+                stored.append(key)
+            else:
+                unknown[key] = kept
+        if self.family.holds_rows and stored:
+            addresses = self.addresses.of_many(stored, self.declaration.name)
             # Sorted keys are neighbours in blocks: twice as fast for many.
-            order = sorted(zip(addresses, unknown, strict=True), key=lambda pair: pair[0])
+            order = sorted(zip(addresses, stored, strict=True), key=lambda pair: pair[0])
             cells = self.family.get_many([address for address, _ in order])
             of_cell = self.cells.of_cell
             for (_, key), cell in zip(order, cells, strict=True):
@@ -139,6 +150,7 @@ class RocksValues(RocksTable):
 
     def take_changes(self) -> ValueChanges:
         taken, self.dirty = self.dirty, {}
+        self.handed_over = taken
         if taken:
             self._saw(self.dirty_bytes, len(taken))
             self.dirty_bytes = 0
