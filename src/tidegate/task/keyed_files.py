@@ -41,6 +41,7 @@ PathOf = Callable[[CheckpointId, str], str]
 
 LONGEST_CHAIN = 16  #: increments over one base; a restore reads all of them
 KEY_GROUPS_AT_ONCE = 16  #: bounds the memory of a restore from increments
+MAX_GIVEN_UP = 64  #: far more than can be under way
 LARGEST_SHARE = 0.5  #: of the base's size; when the increments are larger together, the next checkpoint is a new base
 
 
@@ -113,6 +114,32 @@ class _Stored:
     snapshot: HeapSnapshot
 
 
+class SharedSnapshots:
+    """Snapshots that several look at, in several threads: the last one to let go releases it.
+
+    Whoever has taken a snapshot looks at it; everybody else says so (`hold`) before the last one has let go.
+    """
+
+    def __init__(self) -> None:
+        self._others: dict[KeyedSnapshot, int] = {}  #: how many look at it beside the first
+        self._lock = threading.Lock()
+
+    def hold(self, snapshot: KeyedSnapshot) -> None:
+        with self._lock:
+            self._others[snapshot] = self._others.get(snapshot, 0) + 1
+
+    def let_go(self, snapshot: KeyedSnapshot) -> None:
+        with self._lock:
+            others = self._others.pop(snapshot, 0)
+            if others > 1:
+                self._others[snapshot] = others - 1
+        if not others:
+            snapshot.release()
+
+    def __len__(self) -> int:
+        return len(self._others)
+
+
 @dataclass(eq=False)
 class HeapFiles(KeyedFiles):
     """A full base, then increments over the last completed checkpoint.
@@ -121,29 +148,27 @@ class HeapFiles(KeyedFiles):
     changed since is found by comparing, and costs the task nothing while it runs. The price is memory, for the old values
     of what was changed.
 
-    Invariant. Nothing is built on a checkpoint that is not completed; and while a new base is pending, nothing is built on
-               the old one, whose files may be gone once the new one completes.
+    Invariant 1. Nothing is built on a checkpoint that is not completed; and while a new base is pending, nothing is built on
+                 the old one, whose files may be gone once the new one completes.
+    Invariant 2. A snapshot is not released while it is compared with, or stored: the next checkpoint may complete, and become
+                 the base, in the middle of that. One that is released looks as if nothing had changed.
     """
 
     backend: HeapStateBackend = field(kw_only=True)
     _base: _Stored | None = field(default=None, init=False)
     _pending: dict[CheckpointId, _Stored] = field(default_factory=dict, init=False)
+    _given_up: set[CheckpointId] = field(default_factory=set, init=False)  #: and perhaps not stored yet
+    _shared: SharedSnapshots = field(default_factory=SharedSnapshots, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def store(self, checkpoint: CheckpointId, snapshot: KeyedSnapshot) -> StateFiles:
         assert isinstance(snapshot, HeapSnapshot)
+        files = self._store(checkpoint, snapshot)
         with self._lock:
-            base = self._buildable()
-        changes = None if base is None else snapshot.changes(base.snapshot)
-        if base is None or changes is None:
-            file = self._upload(checkpoint, "base", snapshot.sections())
-            files = [file]
-        else:
-            file = self._upload(checkpoint, "changes", changes)
-            files = [*base.files, file]
-            self.copies.carry(checkpoint, [older.path for older in base.files])
-        with self._lock:
-            self._pending[checkpoint] = _Stored(checkpoint, files, snapshot)
+            newest = self._base is None or checkpoint > self._base.checkpoint
+            if newest and checkpoint not in self._given_up:  # else nobody would ever ask for it again
+                self._shared.hold(snapshot)
+                self._pending[checkpoint] = _Stored(checkpoint, files, snapshot)
         return StateFiles(
             uid=self.uid,
             subtask=self.subtask,
@@ -152,6 +177,22 @@ class HeapFiles(KeyedFiles):
             files=files,
             format=HEAP,
         )
+
+    def _store(self, checkpoint: CheckpointId, snapshot: HeapSnapshot) -> list[StoredFile]:
+        with self._lock:
+            base = self._buildable()
+            if base is not None:
+                self._shared.hold(base.snapshot)
+        if base is not None:
+            try:
+                changes = snapshot.changes(base.snapshot)
+            finally:
+                self._shared.let_go(base.snapshot)
+            if changes is not None:
+                file = self._upload(checkpoint, "changes", changes)
+                self.copies.carry(checkpoint, [older.path for older in base.files])
+                return [*base.files, file]
+        return [self._upload(checkpoint, "base", snapshot.sections())]
 
     def _buildable(self) -> _Stored | None:
         base = self._base
@@ -166,35 +207,33 @@ class HeapFiles(KeyedFiles):
         return store_increment_file(self.storage, self.path_of(checkpoint, name), name, self.uid, checkpoint, sections)
 
     def let_go(self, snapshot: KeyedSnapshot) -> None:
-        with self._lock:
-            held = [stored.snapshot for stored in self._pending.values()]
-            if self._base is not None:
-                held.append(self._base.snapshot)
-        if not any(snapshot is other for other in held):
-            snapshot.release()
+        self._shared.let_go(snapshot)
 
     def completed(self, checkpoint: CheckpointId) -> None:
         with self._lock:
             stored = self._pending.pop(checkpoint, None)
             if stored is None:
                 return  # a savepoint, or one that we have heard of before
-            old = [self._base, *(self._pending.pop(older) for older in list(self._pending) if older < checkpoint)]
+            old = [self._pending.pop(older) for older in list(self._pending) if older < checkpoint]
+            if self._base is not None:
+                old.append(self._base)
             self._base = stored
-        _release(old)
+            self._given_up = {id for id in self._given_up if id > checkpoint}
+        for each in old:
+            self._shared.let_go(each.snapshot)
 
     def aborted(self, checkpoint: CheckpointId) -> None:
         with self._lock:
             stored = self._pending.pop(checkpoint, None)
-        _release([stored])
+            if stored is None:
+                self._given_up.add(checkpoint)
+                if len(self._given_up) > MAX_GIVEN_UP:
+                    self._given_up.remove(min(self._given_up))
+        if stored is not None:
+            self._shared.let_go(stored.snapshot)
 
     def restored(self, checkpoint: CheckpointId, state: StateFiles) -> None:
         self._base = _Stored(checkpoint, list(state.files), self.backend.snapshot())
-
-
-def _release(stored: Sequence[_Stored | None]) -> None:
-    for each in stored:
-        if each is not None:
-            each.snapshot.release()
 
 
 class SlotFiles(dict[str, KeyedFiles]):
