@@ -49,10 +49,10 @@ class Timers:
         self.processing.register(self.key, timestamp)
 
     def delete_event_time_timer(self, timestamp: int) -> None:
-        self.event.delete(timestamp)
+        self.event.delete(self.key, timestamp)
 
     def delete_processing_time_timer(self, timestamp: int) -> None:
-        self.processing.delete(timestamp)
+        self.processing.delete(self.key, timestamp)
 
     def current_watermark(self) -> int:
         return self.watermark

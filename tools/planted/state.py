@@ -1,0 +1,133 @@
+"""Faults in keyed state: what a read sees, what a snapshot holds, who lets go of what and when."""
+
+from __future__ import annotations
+
+from planted.kinds import Change, Mutant
+
+_UNSETTLED = ("tests/unit/test_rocksdb_unsettled.py",)
+_THREADS = ("tests/unit/test_heap_increment_threads.py",)
+_TIMERS = ("tests/unit/test_timer_queue.py",)
+
+MUTANTS = (
+    Mutant(
+        "map-entry-past-a-snapshot",
+        "an entry of a map is looked up in the rows, though a snapshot has its newest value and has not written it",
+        (
+            Change(
+                "state/rocksdb_maps.py",
+                "            for changes in (self._dirty, self.handed_over):\n",
+                "            for changes in (self._dirty,):\n",
+            ),
+        ),
+        _UNSETTLED,
+    ),
+    Mutant(
+        "map-walk-past-a-snapshot",
+        "a map is walked without what a snapshot has taken over",
+        (
+            Change(
+                "state/rocksdb_maps.py",
+                "        changes = [change for change in (self.handed_over.get(key), self._dirty.get(key)) if change",
+                "        changes = [change for change in (None, self._dirty.get(key)) if change",
+            ),
+        ),
+        _UNSETTLED,
+    ),
+    Mutant(
+        "value-past-a-snapshot",
+        "a value is read from the rows, though a snapshot has not written the newest one",
+        (
+            Change(
+                "state/rocksdb_values.py",
+                "            found = self.handed_over.get(key, MISSING)\n",
+                "            found = MISSING\n",
+            ),
+        ),
+        _UNSETTLED,
+    ),
+    Mutant(
+        "values-past-a-snapshot",
+        "the same for the values of many keys",
+        (
+            Change(
+                "state/rocksdb_values.py",
+                "            kept = handed_over.get(key, MISSING)\n",
+                "            kept = MISSING\n",
+            ),
+        ),
+        _UNSETTLED,
+    ),
+    Mutant(
+        "list-past-a-snapshot",
+        "a list lacks the elements that a snapshot has taken over",
+        (
+            Change(
+                "state/rocksdb_lists.py",
+                "        for newer in (handed_over, change):\n            if newer is not None:\n",
+                "        for newer in (change,):\n            if newer is not None:\n",
+            ),
+        ),
+        _UNSETTLED,
+    ),
+    Mutant(
+        "joined-lists-without-bound",
+        "lists that are written again as one are not counted as unwritten",
+        (
+            Change(
+                "state/rocksdb_lists.py",
+                "            self._wrote(self._size_of(elements))\n        return elements\n",
+                "        return elements\n",
+            ),
+        ),
+        _UNSETTLED,
+    ),
+    Mutant(
+        "base-released-while-compared",
+        "the base of an increment is let go when the next checkpoint completes, though it is being compared with",
+        (
+            Change(
+                "task/keyed_files.py", "                self._shared.hold(base.snapshot)\n", "                pass\n"
+            ),
+            Change(
+                "task/keyed_files.py", "                self._shared.let_go(base.snapshot)\n", "                pass\n"
+            ),
+        ),
+        _THREADS,
+    ),
+    Mutant(
+        "given-up-and-kept",
+        "a snapshot that was given up before it was stored stays in memory",
+        (
+            Change(
+                "task/keyed_files.py",
+                "            if newest and checkpoint not in self._given_up:",
+                "            if newest:",
+            ),
+        ),
+        _THREADS,
+    ),
+    Mutant(
+        "dead-timers-stay",
+        "the entries of deleted timers stay in memory until their time",
+        (
+            Change(
+                "state/timers.py",
+                "            self._dead.add((timestamp, key))\n            self._move_some()\n",
+                "            self._dead.add((timestamp, key))\n",
+            ),
+        ),
+        _TIMERS,
+    ),
+    Mutant(
+        "revived-timer-is-dead",
+        "a timer that is deleted and set again is still taken for deleted",
+        (
+            Change(
+                "state/timers.py",
+                "                self._dead.remove((timestamp, key))\n                return\n",
+                "                return\n",
+            ),
+        ),
+        _TIMERS,
+    ),
+)
