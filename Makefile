@@ -5,13 +5,14 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 SPARK  := sh tools/with_spark.sh $(PYTHON)
+TESTS  := $(SPARK) -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
 DEMO        = examples/demo.py
 BENCHMARKS  = $(sort $(shell grep -l __main__ benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check format bench mutants java services services-stop services-installed setup clean
+.PHONY: help demo test test-slow check format bench mutants java services services-stop fetched setup clean
 
 # The stamp holds the folder that it was made for: in a copied or moved checkout the installed package would still be
 # the old folder's, so the set-up runs again there.
@@ -26,10 +27,13 @@ demo: java $(READY) ## run the demonstration
 	@$(SPARK) $(DEMO)
 
 # A fault of style must not hide what the tests say, so they run in any case; the target fails if either failed.
-test: java $(READY) services-installed ## all of CI: check, then every test that is not slow
+test: fetched ## all of CI: check, then every test that is not slow
 	@checked=yes; $(MAKE) --no-print-directory check || checked=no; \
-	$(SPARK) -m pytest -m "not slow" -n 2 --dist loadgroup || exit 1; \
+	$(TESTS) -m "not slow" || exit 1; \
 	test $$checked = yes || { echo "the tests passed, but make check failed: see above" >&2; exit 1; }
+
+test-slow: fetched ## the tests that make test leaves out: soaks, and the rest of each matrix; the last line says how long
+	@$(TESTS) -m slow
 
 check: $(READY) ## quick: format, lint, types of protocol state storage wire, import rules
 	@failed=; \
@@ -51,16 +55,20 @@ mutants: java $(READY) ## plant named faults in the protocol; the tests must cat
 
 setup: java $(READY) ## the set-up alone
 
-services: $(READY) services-installed ## start PostgreSQL, MariaDB and Kafka for trying things by hand
-	@$(PYTHON) tools/services.py start
+services: fetched ## start PostgreSQL, MariaDB and Kafka for trying things by hand
+	@$(PYTHON) tools/running_services.py start
 
 services-stop: $(READY) ## stop them
-	@$(PYTHON) tools/services.py stop
+	@$(PYTHON) tools/running_services.py stop
 
-# Where they cannot be had the tests that need them are skipped and say why; in CI they fail. The others run.
-services-installed: java $(READY)
-	-@sh tools/services.sh
-	-@$(PYTHON) tools/kafka_broker.py fetch
+# Everything that tests need and the environment does not bring, before the first of them begins: the machine's packages, which
+# are installed while the environment is, and what tools/fetch.py fetches. Where something cannot be had the tests that need it
+# are skipped and say why; in CI that is a failure.
+fetched:
+	@sh tools/services.sh & services=$$!; \
+	$(MAKE) --no-print-directory setup || exit 1; \
+	had=yes; $(PYTHON) tools/fetch.py || had=no; wait $$services || had=no; \
+	test $$had = yes || test -z "$$CI" || { echo "not everything that the tests need could be had: see above" >&2; exit 1; }
 
 java:
 	@sh tools/java.sh >/dev/null

@@ -19,8 +19,8 @@ import msgspec
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import finish, fresh_folder, interleave, median, ratios, spread
-from kafka_broker import Broker
 
+from kafka_broker import Broker
 from tidegate.batch import Batch
 from tidegate.connectors.contract import CommitOutcome, Polled, ReaderContext, WriterContext
 from tidegate.connectors.kafka_sink import KafkaSink

@@ -10,20 +10,19 @@ a failure, elsewhere a skip with its reason.
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+
+import fetch  # tools/ is on the path of the tests
+import kafka_broker
 
 if TYPE_CHECKING:
     from databases.servers import DatabaseServer
 
 KAFKA, POSTGRES, MYSQL = "TIDEGATE_KAFKA", "TIDEGATE_POSTGRES", "TIDEGATE_MYSQL"
-BROKER_TOOL = Path(__file__).parents[1] / "tools" / "kafka_broker.py"
 
 Made = TypeVar("Made")
 
@@ -38,26 +37,32 @@ def had(service: str, missing: type[Exception], make: Callable[[], Made]) -> Mad
         pytest.skip(f"no {service} can be had here: {error}")
 
 
+def had_by_one_process(service: str, folders: pytest.TempPathFactory) -> None:
+    """Each service is started once for all processes of `make test`: those that need it are in one of them."""
+    process = os.environ.get("PYTEST_XDIST_WORKER")
+    if process is None:
+        return
+    note = folders.getbasetemp().parent / f"{service} was started by"
+    try:
+        with note.open("x") as written:
+            written.write(process)
+    except FileExistsError:
+        pytest.fail(
+            f"{service} was started by {note.read_text()}, and {process} needs it too: the tests of a service must be in one "
+            "group (GROUP_OF_FOLDER in tests/conftest.py)"
+        )
+
+
 # -- Kafka ------------------------------------------------------------------------------------------------------------
 
 
-def broker_tool() -> Any:
-    spec = importlib.util.spec_from_file_location("kafka_broker", BROKER_TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["kafka_broker"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="session")
-def broker(no_process_is_left_behind: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def broker(no_process_is_left_behind: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[kafka_broker.Broker]:
     if KAFKA in os.environ:
         pytest.skip(f"{KAFKA} names a running broker, and this test needs one of its own")
-    tool = broker_tool()
-    had("Kafka broker", tool.BrokerMissing, tool.jars)
-    started = tool.Broker(tmp_path_factory.mktemp("kafka")).start()
+    had_by_one_process("kafka", tmp_path_factory)
+    had("Kafka broker", fetch.NotFetched, kafka_broker.jars)
+    started = kafka_broker.Broker(tmp_path_factory.mktemp("kafka")).start()
     yield started
     started.stop()
 
@@ -72,16 +77,18 @@ def servers(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def postgres(no_process_is_left_behind: None) -> Iterator[DatabaseServer]:
+def postgres(no_process_is_left_behind: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseServer]:
     from databases.servers import Postgres
 
+    had_by_one_process("postgres", tmp_path_factory)
     yield from _database(Postgres, POSTGRES)
 
 
 @pytest.fixture(scope="session")
-def mariadb(no_process_is_left_behind: None) -> Iterator[DatabaseServer]:
+def mariadb(no_process_is_left_behind: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseServer]:
     from databases.servers import MariaDb
 
+    had_by_one_process("mariadb", tmp_path_factory)
     yield from _database(MariaDb, MYSQL)
 
 

@@ -38,12 +38,8 @@ print_home() {
 }
 
 install_java() {
-    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then return 1; fi
     say "installing Java with apt (about 200 MB)"
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq >&2 || return 1
-    apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless >/dev/null ||
-        apt-get install -y -qq --no-install-recommends default-jre-headless >/dev/null
+    sh "$(dirname "$0")/apt.sh" openjdk-17-jre-headless || sh "$(dirname "$0")/apt.sh" default-jre-headless
 }
 
 print_home && exit

@@ -1,18 +1,14 @@
 """A Kafka broker on this machine: KRaft, one node, loopback only. For tests and for trying things out.
 
-    python tools/kafka_broker.py fetch            gets the jars, if they are not there yet
     python tools/kafka_broker.py start FOLDER     prints the address when it answers; does nothing if it runs already
     python tools/kafka_broker.py stop FOLDER
 
-The jars come from Maven Central with the Ivy that PySpark brings along, in the release that is pinned here, and each must have
-the checksum in tools/kafka.sha256. They are kept in a cache folder of the user, so they are fetched once for a machine.
-`TIDEGATE_CACHE` names another one.
+Its jars are fetched by tools/fetch.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -20,13 +16,12 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-VERSION = "4.1.2"
-TOOLS = Path(__file__).resolve().parent
+import fetch
+
 USER, PASSWORD = "tide", "gate"  #: of the listener with a password
 START_S = 90.0
 STOP_S = 30.0
@@ -59,63 +54,9 @@ log.segment.bytes=67108864
 """
 
 
-class BrokerMissing(RuntimeError):
-    """The jars, or the Java to run them, cannot be had here. Says why."""
-
-
-def cache_folder() -> Path:
-    root = os.environ.get("TIDEGATE_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tidegate"
-    )
-    return Path(root) / f"kafka-{VERSION}"
-
-
-def java() -> str:
-    found = subprocess.run(["sh", str(TOOLS / "java.sh")], check=False, capture_output=True, text=True)
-    if found.returncode != 0:
-        raise BrokerMissing(f"there is no Java to run Kafka with: {found.stderr.strip()}")
-    return f"{found.stdout.strip()}/bin/java"
-
-
 def jars() -> Path:
-    """The folder with Kafka's jars; fetched when it is not there.
-
-    :raises BrokerMissing: when they cannot be had. :raises RuntimeError: when they are not the ones that are pinned.
-    """
-    folder = cache_folder()
-    if (folder / ".complete").exists():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as fresh:
-        fetch(Path(fresh) / "jars", Path(fresh) / "ivy")
-        check(Path(fresh) / "jars")
-        (Path(fresh) / "jars" / ".complete").touch()
-        with contextlib.suppress(OSError):  # another process was quicker
-            os.rename(Path(fresh) / "jars", folder)
-    return folder
-
-
-def fetch(into: Path, scratch: Path) -> None:
-    import pyspark
-
-    (ivy,) = Path(pyspark.__file__).parent.glob("jars/ivy-*.jar")
-    print(f"kafka: fetching release {VERSION} (about 40 MB)", file=sys.stderr)
-    done = subprocess.run(
-        [java(), "-jar", str(ivy), "-cache", str(scratch), "-types", "jar", "bundle", "-confs", "default",
-         "-dependency", "org.apache.kafka", "kafka_2.13", VERSION,
-         "-retrieve", f"{into}/[artifact]-[revision](-[classifier]).[ext]"],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    if done.returncode != 0 or not into.is_dir():
-        raise BrokerMissing(f"Kafka {VERSION} could not be fetched; is the registry reachable?\n{done.stdout[-2000:]}")
-
-
-def check(folder: Path) -> None:
-    wanted = dict(line.split()[::-1] for line in (TOOLS / "kafka.sha256").read_text().splitlines())
-    found = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.glob("*.jar")}
-    if found != wanted:
-        odd = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
-        raise RuntimeError(f"these jars of Kafka {VERSION} are not the ones in tools/kafka.sha256: {', '.join(odd)}")
+    """The folder with Kafka's jars. :raises NotFetched: when they cannot be had."""
+    return fetch.folder_of("kafka")
 
 
 class Broker:
@@ -148,7 +89,7 @@ class Broker:
     def _run(self, main: str, *arguments: str) -> subprocess.Popen[bytes]:
         with open(self.folder / "output.log", "ab") as output:
             return subprocess.Popen(
-                [java(), "-Xmx256m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars()}/*",
+                [fetch.java(), "-Xmx256m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars()}/*",
                  main, *arguments],
                 cwd=self.folder, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
@@ -242,9 +183,7 @@ def stop_in(folder: Path) -> bool:
 
 
 def main(command: str, folder: str = "") -> None:
-    if command == "fetch":
-        jars()
-    elif command == "start":
+    if command == "start":
         print(start_in(Path(folder)))
     elif command == "stop":
         stop_in(Path(folder))

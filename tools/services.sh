@@ -19,17 +19,18 @@ missing() {
     has_postgres || echo postgres
 }
 
-install() { DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null; }
+install() { sh "$(dirname "$0")/apt.sh" "$@"; }
 
 install_missing() {
-    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then return 1; fi
     say "installing $(missing | tr '\n' ' ')with apt"
-    apt-get update -qq >&2 || return 1
-    has_chromium || install chromium fonts-dejavu-core || return 1
-    has_mariadb || install mariadb-server-core mariadb-client-core || return 1
+    packages=
+    has_chromium || packages="$packages chromium fonts-dejavu-core"
+    has_mariadb || packages="$packages mariadb-server-core mariadb-client-core"
+    has_postgres || packages="$packages postgresql-common"
+    # shellcheck disable=SC2086  # words of ours
+    [ -z "$packages" ] || install $packages || return 1
     if ! has_postgres; then
         # Without this the package would make and start a server of its own.
-        install postgresql-common || return 1
         sed -i 's/^#\?create_main_cluster.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf
         install postgresql postgresql-client || return 1
     fi

@@ -81,13 +81,13 @@ class KafkaInlet(Inlet):
     def _feed(self, settings: Settings, ending: threading.Event) -> None:
         producer = Producer({"bootstrap.servers": self._servers, "enable.idempotence": True})
         for start in range(0, settings.readings, CHUNK):
+            before = length_of_log(settings)  # it may grow while these are on their way, and that counts
             for number in range(start, min(start + CHUNK, settings.readings)):
                 for source in range(SOURCES):
                     reading = json.dumps([source, number]).encode()
                     producer.produce(self._topic, reading, partition=source % KAFKA_PARTITIONS)
             while producer.flush(0.1) and not ending.is_set():
                 pass
-            before = length_of_log(settings)
             while length_of_log(settings) <= before and not ending.wait(0.02):
                 pass
         if ending.is_set():

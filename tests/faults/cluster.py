@@ -20,10 +20,10 @@ import psutil
 import pyspark
 
 from faults.kit import await_that
+from jvms import QUICK_START
 
 HOST = "127.0.0.1"
 WORKERS = 2
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  #: most of a test's time is JVMs that start
 
 
 class StandaloneCluster:
@@ -59,7 +59,6 @@ class StandaloneCluster:
             "spark.driver.host": HOST,
             "spark.driver.bindAddress": HOST,
             "spark.executor.memory": "512m",
-            "spark.driver.extraJavaOptions": QUICK_START,
             "spark.executor.extraJavaOptions": QUICK_START,
         }
 
@@ -102,7 +101,6 @@ class StandaloneCluster:
                     "SPARK_HOME": home,
                     "SPARK_LOCAL_IP": HOST,
                     "SPARK_DAEMON_MEMORY": "256m",
-                    "SPARK_DAEMON_JAVA_OPTS": QUICK_START,
                     "PYSPARK_PYTHON": sys.executable,
                 },
                 start_new_session=True,

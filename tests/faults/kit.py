@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import psutil
 
-from faults.jobs.tally import BUCKETS, SOURCES, Settings, build, records_written
+from faults.jobs.tally import BUCKETS, SOURCES, Settings, build, records_came_after_the_first_checkpoint
 from tidegate.coordinator.observing import (
     AttemptFailed,
     JobEvent,
@@ -153,11 +153,22 @@ class Watched:
             return value
 
     def await_running(self, attempts: int = 1) -> None:
-        """Until the job runs, with at least so many attempts begun."""
-        self.await_event(
-            f"attempt {attempts} is RUNNING",
-            lambda: self.client.status is JobStatus.RUNNING and self.client.view.restarts + 1 >= attempts,
-        )
+        """Until the job runs, with at least so many attempts begun. It may have ended since, unless it is held."""
+        self.await_event(f"attempt {attempts} is RUNNING", lambda: self._newest_that_ran() >= attempts)
+
+    def _newest_that_ran(self) -> int:
+        """The number of the newest attempt that came to run; 0: none has."""
+        attempt, newest = 1, 0
+        for event in self.events:
+            if isinstance(event, AttemptFailed):
+                attempt += 1
+            elif isinstance(event, StatusChanged) and event.status is JobStatus.RUNNING:
+                newest = attempt
+        return self.client.view.restarts + 1 if self.client.status is JobStatus.RUNNING else newest
+
+    def let_go(self) -> None:
+        """The job may come to its end."""
+        let_go(self.settings)
 
     def await_checkpoints(self, more: int) -> None:
         goal = self.client.view.completed + more
@@ -209,14 +220,18 @@ def savepoint_and_a_death_right_behind_it(job: Watched) -> Path:
     settings, client = job.settings, job.client
     job.await_running()
     client.checkpoint_now()
-    written = records_written(client, settings)
-    await_that("records behind the checkpoint", lambda: records_written(client, settings) > written)
+    await_that("records after the checkpoint", lambda: records_came_after_the_first_checkpoint(client, settings))
     savepoint = client.savepoint(settings.savepoints)
     os.kill(client.workers()[SlotId(2, 0)].pid, signal.SIGKILL)
     job.await_running(attempts=2)
     client.cancel()
     job.await_end()
     return Path(savepoint.removeprefix("file://"))
+
+
+def let_go(settings: Settings) -> None:
+    """What was held may come to its end."""
+    Path(settings.let_go).touch()
 
 
 def recovery_times(steps: list[tuple[str, float]]) -> list[float]:

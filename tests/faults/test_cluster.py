@@ -14,7 +14,7 @@ import pytest
 
 from faults.cluster import StandaloneCluster, standalone_cluster
 from faults.jobs.tally import SLOTS, Settings
-from faults.kit import assert_exact, await_that, driver, is_running
+from faults.kit import assert_exact, await_that, driver, is_running, let_go
 
 pytestmark = pytest.mark.faults
 
@@ -34,6 +34,7 @@ def settings(cluster: StandaloneCluster, tmp_path: Path) -> Settings:
         master=cluster.master,
         spark_conf=cluster.settings,
         heartbeat_s=4.0,
+        held=60,
     )
 
 
@@ -53,6 +54,8 @@ def test_a_frozen_worker_and_then_a_killed_executor_are_replaced_and_nothing_cha
         await_that("the woken worker ended", lambda: not is_running(stopped.pid), patience_s=10)
 
         moments.choice(cluster.executors()).kill()
+        running.await_attempt(3)
+        let_go(settings)
         assert running.await_end() == "FINISHED"
         print("recovered in", running.recoveries())
 
@@ -80,6 +83,7 @@ def test_a_frozen_executor_is_replaced_and_ends_without_effect_when_it_wakes_up(
         for process in [*its_workers, frozen]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.resume()
+        let_go(settings)
         assert running.await_end() == "FINISHED"
         print("recovered in", running.recoveries())
         for process in [*its_workers, frozen]:
@@ -99,6 +103,7 @@ def test_a_driver_killed_at_a_random_moment_is_followed_by_another_and_nothing_c
         old.await_checkpoints(moments.randrange(1, 5))
         old.send_signal(signal.SIGKILL)
         assert old.await_death() == -signal.SIGKILL
+        let_go(settings)
         with driver(replace(settings, resume="latest")) as new:
             assert new.await_end() == "FINISHED"
 

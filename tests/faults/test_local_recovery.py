@@ -22,7 +22,7 @@ def test_a_killed_worker_restores_from_its_disk_and_without_it_from_storage(
     tmp_path: Path, spark_session: SparkSession
 ) -> None:
     disk = tmp_path / "disk"
-    settings = Settings("local-copies", str(tmp_path), backend="rocksdb", copies=str(disk))
+    settings = Settings("local-copies", str(tmp_path), backend="rocksdb", copies=str(disk), held=60)
 
     with watched(settings, spark_session) as job:
         for kills in (1, 2):
@@ -31,6 +31,7 @@ def test_a_killed_worker_restores_from_its_disk_and_without_it_from_storage(
             if kills == 2:
                 base_in(str(disk)).rename(tmp_path / "gone")  # at once: a checkpoint may be under way
             os.kill(job.client.workers()[SlotId(1, 0)].pid, signal.SIGKILL)
+        job.let_go()
         assert job.await_end() is JobStatus.FINISHED
 
     assert_exact(settings)

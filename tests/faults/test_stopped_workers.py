@@ -32,7 +32,7 @@ MOMENTS = {
 def test_a_stopped_worker_that_wakes_up_behind_the_new_attempt_ends_without_effect(
     crash: Crash, tmp_path: Path, spark_session: SparkSession
 ) -> None:
-    settings = Settings(name="stopped", folder=str(tmp_path), crashes=[crash], stops=1, heartbeat_s=2.5)
+    settings = Settings(name="stopped", folder=str(tmp_path), crashes=[crash], stops=1, heartbeat_s=2.5, held=60)
 
     with watched(settings, spark_session) as job:
         await_that("a worker stopped", lambda: crashes_that_happened(settings))
@@ -43,6 +43,7 @@ def test_a_stopped_worker_that_wakes_up_behind_the_new_attempt_ends_without_effe
         os.kill(stopped, signal.SIGCONT)
 
         await_that("the woken worker ended", lambda: not is_running(stopped), patience_s=10)
+        job.let_go()
         assert job.await_end() is JobStatus.FINISHED
 
     assert_exact(settings)

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from faults.jobs.tally import Settings
-from faults.kit import assert_exact, await_that, crash_pid, crashes_that_happened, driver, gateway_of
+from faults.kit import assert_exact, await_that, crash_pid, crashes_that_happened, driver, gateway_of, let_go
 from tidegate.testing.crash_points import Crash
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
@@ -46,6 +46,7 @@ def test_a_driver_stopped_before_its_commit_point_commits_nothing_when_it_wakes_
         folder=str(tmp_path),
         crashes=[Crash("driver.before-log", nth=3)],
         stops=1,
+        held=90,
         gateway=gateway_of(spark_session),
     )
 
@@ -56,6 +57,7 @@ def test_a_driver_stopped_before_its_commit_point_commits_nothing_when_it_wakes_
             os.kill(crash_pid(settings), signal.SIGCONT)
 
             assert old.await_end() == "Superseded"
+            let_go(settings)
             assert new.await_end() == "FINISHED"
 
     assert_exact(settings)
@@ -66,7 +68,9 @@ def test_an_old_driver_that_restarts_its_job_behind_a_new_one_touches_nothing_of
     tmp_path: Path, spark_session: SparkSession
 ) -> None:
     # Many are retained, so that the old driver finds its own newest checkpoint and gets as far as it can.
-    settings = Settings(name="restarter", folder=str(tmp_path), retained=100, gateway=gateway_of(spark_session))
+    settings = Settings(
+        name="restarter", folder=str(tmp_path), retained=100, held=60, gateway=gateway_of(spark_session)
+    )
 
     with driver(settings) as old:
         workers = old.await_running()
@@ -78,6 +82,7 @@ def test_an_old_driver_that_restarts_its_job_behind_a_new_one_touches_nothing_of
             old.send_signal(signal.SIGCONT)  # it finds a worker gone, and would begin another attempt
 
             assert old.await_end() == "Superseded"
+            let_go(settings)
             assert new.await_end() == "FINISHED", new.story()
 
     assert_exact(settings)

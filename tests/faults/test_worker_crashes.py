@@ -48,7 +48,7 @@ def test_workers_of_each_layer_killed_at_random_moments_change_nothing(
     tmp_path: Path, spark_session: SparkSession, seed: int
 ) -> None:
     moments = random.Random(seed)
-    settings = Settings(name="random-moments", folder=str(tmp_path))
+    settings = Settings(name="random-moments", folder=str(tmp_path), held=60)
 
     with watched(settings, spark_session) as job:
         for kills, layer in enumerate(moments.sample(range(LAYERS), LAYERS)):
@@ -56,13 +56,14 @@ def test_workers_of_each_layer_killed_at_random_moments_change_nothing(
             job.await_checkpoints(moments.randrange(3))
             pid = job.client.workers()[SlotId(layer, moments.randrange(2))].pid
             os.kill(pid, signal.SIGKILL)
+        job.let_go()
         assert job.await_end() is JobStatus.FINISHED
     assert_exact(settings)
     assert len(job.failures()) == LAYERS
 
 
 def test_the_daemon_that_forks_the_workers_may_die_too(tmp_path: Path, spark_session: SparkSession) -> None:
-    settings = Settings(name="daemon", folder=str(tmp_path))
+    settings = Settings(name="daemon", folder=str(tmp_path), held=60)
 
     with watched(settings, spark_session) as job:
         job.await_running()
@@ -70,6 +71,7 @@ def test_the_daemon_that_forks_the_workers_may_die_too(tmp_path: Path, spark_ses
         worker = psutil.Process(job.client.workers()[SlotId(1, 0)].pid)
         worker.parent().kill()
         worker.kill()
+        job.let_go()
         assert job.await_end() is JobStatus.FINISHED
 
     assert_exact(settings)

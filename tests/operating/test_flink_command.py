@@ -8,15 +8,19 @@ from pathlib import Path
 
 import pytest
 
+import fetch
 from operating.driver import Driver, assert_exact, rows_in
-from operating.flink_command import Flink, flink_home
+from operating.flink_command import Flink
+from services import had
 
 pytestmark = pytest.mark.faults
 
 
 @pytest.fixture(scope="module")
 def home() -> Path:
-    return flink_home()
+    """Of Flink's own programs."""
+    found: Path = had("Flink's command", fetch.NotFetched, lambda: fetch.folder_of("flink"))
+    return found / "pyflink"
 
 
 @pytest.mark.timeout(600)

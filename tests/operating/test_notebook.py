@@ -64,8 +64,10 @@ class Notebook:
                 self._manager.interrupt_kernel()
             elif kind == "status" and content["execution_state"] == "idle":
                 break
-        reply = self._client.get_shell_msg(timeout=PATIENCE_S)
-        assert reply["parent_header"]["msg_id"] == asked
+        while True:  # a kernel that was slow to begin may have been asked twice whether it is there
+            reply = self._client.get_shell_msg(timeout=PATIENCE_S)
+            if reply["parent_header"].get("msg_id") == asked:
+                break
         return reply["content"], shown
 
     def ok(self, code: str) -> dict[str, str]:

@@ -9,19 +9,24 @@ import cloudpickle
 import pytest
 from pyspark import cloudpickle as spark_cloudpickle
 
+import fetch
+from services import had, had_by_one_process
 from storages.servers import hdfs_server, s3_server
 
 
 @pytest.fixture(scope="session")
 def s3(no_process_is_left_behind: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment of a process that uses it."""
+    had_by_one_process("s3", tmp_path_factory)
     with s3_server(tmp_path_factory.mktemp("s3") / "log.txt") as environment:
         yield environment
 
 
 @pytest.fixture(scope="session")
 def hdfs(no_process_is_left_behind: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with hdfs_server(tmp_path_factory.mktemp("hdfs")) as address:
+    had_by_one_process("hdfs", tmp_path_factory)
+    jars = had("HDFS", fetch.NotFetched, lambda: fetch.folder_of("hadoop"))
+    with hdfs_server(jars, tmp_path_factory.mktemp("hdfs")) as address:
         yield address
 
 

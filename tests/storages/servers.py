@@ -1,8 +1,7 @@
 """Real storage servers for tests, on loopback, each a process of its own that ends with its `with` block.
 
 s3_server()     moto's S3 over HTTP. One request at a time, so that a conditional put is decided as S3 decides it
-hdfs_server()   Hadoop's mini cluster: a namenode and a datanode. Its jars come from the package registry by Spark's
-                own resolver, once for each machine
+hdfs_server()   Hadoop's mini cluster: a namenode and a datanode
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-HADOOP = "org.apache.hadoop:hadoop-client-minicluster"
-JUNIT = "org.junit.jupiter:junit-jupiter-api:5.12.2"  # the mini cluster asserts with it
 PATIENCE_S = 120.0
 
 
@@ -79,41 +76,23 @@ def serve_s3(port: int) -> None:
 # -- HDFS ----------------------------------------------------------------------------------------------------------
 
 
-def hadoop_jars() -> str:
-    """The folder with the jars of the mini cluster, of the release that Spark itself comes with."""
-    import pyspark
-
-    home = Path(pyspark.__file__).parent
-    (api,) = home.glob("jars/hadoop-client-api-*.jar")
-    release = api.stem.rpartition("-")[2]
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tidegate-tests" / f"hadoop-{release}"
-    if not list(cache.glob("jars/*minicluster*.jar")):
-        # Any class of the release will do: what counts is that its packages are fetched.
-        submitted = subprocess.run(
-            [
-                str(home / "bin" / "spark-submit"),
-                *("--packages", f"{HADOOP}:{release},{JUNIT}"),
-                *("--conf", f"spark.jars.ivy={cache}"),
-                *("--class", "org.apache.hadoop.util.VersionInfo", "spark-internal"),
-            ],
-            env={**os.environ, "SPARK_HOME": str(home)},
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert list(cache.glob("jars/*minicluster*.jar")), submitted.stdout + submitted.stderr
-    return str(cache / "jars" / "*")
-
-
 @contextlib.contextmanager
-def hdfs_server(folder: Path) -> Iterator[str]:
+def hdfs_server(jars: Path, folder: Path) -> Iterator[str]:
     """The address of the namenode, like hdfs://127.0.0.1:12345."""
+    from jvms import QUICK_START  # the S3 server of this module is a program without the tests on its path
+
     folder.mkdir(parents=True, exist_ok=True)
     details, log = folder / "details.json", folder / "log.txt"
     java = Path(os.environ["JAVA_HOME"]) / "bin" / "java" if "JAVA_HOME" in os.environ else "java"
     command = [
-        *(str(java), "-Xmx384m", "-Djava.net.preferIPv4Stack=true", f"-Dtest.build.data={folder / 'data'}"),
-        *("-cp", hadoop_jars(), "org.apache.hadoop.test.MiniDFSClusterManager"),
+        *(
+            str(java),
+            "-Xmx384m",
+            *QUICK_START.split(),
+            "-Djava.net.preferIPv4Stack=true",
+            f"-Dtest.build.data={folder / 'data'}",
+        ),
+        *("-cp", f"{jars}/*", "org.apache.hadoop.test.MiniDFSClusterManager"),
         *("-format", "-nnport", str(free_port()), "-datanodes", "1", "-writeDetails", str(details)),
     ]
     with log.open("wb") as out:

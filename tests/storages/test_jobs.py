@@ -15,13 +15,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tidegate as tg
+from faults.jobs.paced import Hold, Paced
 from tidegate.errors import ConfigurationError, JobFailed
 
 pytestmark = pytest.mark.spark
 
 BACKENDS = ("hashmap", "rocksdb")
 STORAGES = ("file", "memory", "s3", "hdfs")
-NUMBERS, KEYS = 3000, 7
+NUMBERS, SPLITS, KEYS = 960, 16, 7
 
 
 class Count(tg.KeyedProcessFunction):
@@ -71,7 +72,10 @@ def test_a_killed_worker_is_recovered_exactly(backend: str, location: str, tmp_p
     env.checkpointing(every="100ms", storage=location)
     env.state_backend(backend, memory="16mb")
     env.restart_strategy("fixed-delay", attempts=3, delay="0s")
-    numbers = env.from_source(tg.DataGenerator(lambda i: i, count=NUMBERS, rate=600, type=int), uid="numbers")
+    generator = tg.DataGenerator(lambda i: i, count=NUMBERS, type=int, splits=SPLITS)
+    # The second half comes when the worker is to die: the job cannot end before.
+    half = Hold(NUMBERS // SPLITS // 2, let_go=str(tmp_path / "go"))
+    numbers = env.from_source(Paced(generator, NUMBERS, half), uid="numbers")
     counted = numbers.key_by(lambda n: n % KEYS, key_type=int).process(
         Count(str(marker)), uid="count", returns=tuple[int, int, int]
     )
@@ -83,6 +87,7 @@ def test_a_killed_worker_is_recovered_exactly(backend: str, location: str, tmp_p
         assert time.monotonic() < deadline, "no checkpoint has completed"
         time.sleep(0.02)
     marker.touch()  # from now on there is something to restore from
+    (tmp_path / "go").touch()
     assert client.wait("120s") is tg.JobStatus.FINISHED
 
     assert not marker.exists()

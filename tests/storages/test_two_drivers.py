@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from faults.jobs.tally import Settings
-from faults.kit import Driver, assert_exact, await_that, crash_pid, crashes_that_happened, driver, gateway_of
+from faults.kit import Driver, assert_exact, await_that, crash_pid, crashes_that_happened, driver, gateway_of, let_go
 from tidegate.testing.crash_points import Crash
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
@@ -90,7 +90,7 @@ def test_an_older_driver_that_wakes_up_at_its_commit_point_is_superseded(
     tmp_path: Path, s3: dict[str, str], spark_session: SparkSession
 ) -> None:
     crash = Crash("driver.before-log", nth=3)
-    settings = settings_on_s3("sleeper", tmp_path, s3, spark_session, crashes=[crash], stops=1)
+    settings = settings_on_s3("sleeper", tmp_path, s3, spark_session, crashes=[crash], stops=1, held=90)
 
     with driver(settings) as old:
         await_that("the old driver stopped", lambda: crashes_that_happened(settings))
@@ -98,6 +98,7 @@ def test_an_older_driver_that_wakes_up_at_its_commit_point_is_superseded(
             new.await_checkpoints(2)
             os.kill(crash_pid(settings), signal.SIGCONT)
             assert_superseded(old)
+            let_go(settings)
             assert new.await_end() == "FINISHED", new.story()
 
     assert_exact(settings)

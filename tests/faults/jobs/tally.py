@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -21,7 +22,7 @@ import tidegate as tg
 from faults.jobs.crashes import CrashesInOrder, asking, nothing_asked
 from faults.jobs.faulty import FaultyFileSink, Trips
 from faults.jobs.outsides import Noted, sink_of, source_of
-from faults.jobs.paced import Paced
+from faults.jobs.paced import SURPLUS, Hold, Paced
 from tidegate.errors import SavepointFailed, TidegateError
 from tidegate.testing.crash_points import Crash
 
@@ -69,6 +70,7 @@ class Settings:
     source: tuple[str, ...] = ()  #: in place of the generator; see outsides.py
     sink: tuple[str, ...] = ()  #: in place of JSON lines
     ahead: int = READINGS_PER_CHECKPOINT
+    held: int | None = None  #: readings of each source that an attempt gets at the most until the test lets the job go
     ask: str | None = None  #: what the driver asks for, behind a checkpoint: "savepoint", "stop" or "drain"
     only_while_asked: bool = False  #: crashes happen only while something is asked for
     gateway: tuple[int, str] | None = None  #: port and secret of a running JVM, which the driver is to use
@@ -84,6 +86,11 @@ class Settings:
     @property
     def notes(self) -> str:
         return os.path.join(self.folder, "notes")
+
+    @property
+    def let_go(self) -> str:
+        """The file that lets a held job come to its end."""
+        return os.path.join(self.notes, "let-go")
 
     @property
     def epochs(self) -> str:
@@ -222,7 +229,8 @@ def build(settings: Settings, spark: Any = None) -> tg.StreamEnvironment:
         ends = dict.fromkeys(range(KAFKA_PARTITIONS), settings.readings * SOURCES // KAFKA_PARTITIONS)
         source = source_of(settings.source, tuple[int, int], ends)
     if settings.source[:1] != ("kafka",):  # what a topic gives, its feeder decides
-        source = Paced(source, settings.ahead)
+        hold = None if settings.held is None else Hold(settings.held, settings.let_go)
+        source = Paced(source, settings.ahead, hold)
     sink: tg.Sink = FaultyFileSink(settings.output, trips) if settings.trips else tg.FileSink(settings.output, "jsonl")
     if settings.sink:
         sink = Noted(sink_of(settings.sink), settings.epochs)
@@ -271,8 +279,7 @@ def carry_out(client: JobClient, settings: Settings, what: str) -> str | None:
     """Take a checkpoint, then ask; for a stop behind records that are to be committed. The savepoint's path; None: it was
     refused, and the job goes on."""
     client.checkpoint_now()
-    written = records_written(client, settings)
-    while what != "savepoint" and records_written(client, settings) == written:
+    while what != "savepoint" and not records_came_after_the_first_checkpoint(client, settings):
         time.sleep(0.02)
     before = crashes_noted(settings)
     path = None
@@ -300,6 +307,16 @@ def records_written(client: JobClient, settings: Settings) -> int:
     return sum(
         operator.records_in for each in heard for operator in each.operators if operator.uid == settings.sink_uid
     )
+
+
+def records_came_after_the_first_checkpoint(client: JobClient, settings: Settings) -> bool:
+    """Of this attempt, and have reached the sinks: more than could have come before. Counting what has been written when
+    the checkpoint is complete would not do: by then everything that it lets through may have come."""
+    if settings.source[:1] == ("kafka",):
+        before = sum(len(json.loads(file.read_text())) for file in Path(settings.epochs).glob("*.json"))
+    else:
+        before = SOURCES * (settings.ahead + SURPLUS)
+    return records_written(client, settings) > before
 
 
 def await_running(client: JobClient) -> None:

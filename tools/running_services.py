@@ -22,7 +22,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
 
 import kafka_broker  # noqa: E402
-
 from databases.servers import DatabaseServer, MariaDb, Postgres  # noqa: E402
 from services import KAFKA, MYSQL, POSTGRES  # noqa: E402
 
