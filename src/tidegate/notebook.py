@@ -93,6 +93,8 @@ def _checkpoint(checkpoint: CheckpointStatistics) -> str:
     text = f"checkpoint {checkpoint.checkpoint} at {at}: {checkpoint.status.value.lower().replace('_', ' ')}"
     if checkpoint.status is CheckpointStatus.COMPLETED:
         text += f", {(checkpoint.duration_s or 0) * 1000:.0f} ms, {checkpoint.size_bytes:,} bytes"
+        if checkpoint.added_bytes < checkpoint.size_bytes:
+            text += f", {checkpoint.added_bytes:,} of them new"
     elif checkpoint.failure:
         text += f", {checkpoint.failure}"
     return escape(text)

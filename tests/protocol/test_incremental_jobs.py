@@ -21,6 +21,7 @@ from protocol_kit import (
 )
 
 import tidegate as tg
+from tidegate.coordinator.observing import CheckpointStatus
 from tidegate.storage.checkpoints import load_checkpoint
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.retention import files_in_use
@@ -99,11 +100,14 @@ def assert_all_kinds_agree() -> None:
 @pytest.mark.parametrize(("backend", "incremental"), BACKENDS)
 def test_without_failures(backend: str, incremental: bool) -> None:
     storage = fresh_storage()
-    run_to_the_end(job(storage, backend, incremental), 1)
+    run = run_to_the_end(job(storage, backend, incremental), 1)
 
     assert_counted_once(ledger("out").rows(), SOURCE)
     assert_all_kinds_agree()
     assert_nothing_is_left_behind(storage)
+    checkpoints = [c for c in run.world.view.checkpoints.values() if c.status is CheckpointStatus.COMPLETED]
+    assert any(c.added_bytes < c.size_bytes for c in checkpoints) is incremental
+    assert all(0 < c.added_bytes <= c.size_bytes for c in checkpoints)
     states = [state for slot in newest_checkpoint(storage).slots for state in slot.states]
     assert {state.uid for state in states} == ({"count", "kinds"} if incremental else set())
 

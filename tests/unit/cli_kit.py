@@ -71,9 +71,11 @@ def reported(slot: SlotId, counts: dict[str, tuple[int, int]], **times_ms: int) 
 def checkpoint(
     id: int, status: CheckpointStatus = CheckpointStatus.COMPLETED, acknowledged: int = 4, **more: Any
 ) -> CheckpointChanged:
-    """Of four slots; the slowest alignment is 30 ms for each slot that has acknowledged."""
+    """Of four slots; the slowest alignment is 30 ms for each slot that has acknowledged. All is new, or `added_bytes`."""
+    added = more.pop("added_bytes", more.get("size_bytes", 0))
     parts = {
-        SlotId(0, n): SlotCheckpoint(0.1, SnapshotTimings(alignment_s=0.030 * (n + 1))) for n in range(acknowledged)
+        SlotId(0, n): SlotCheckpoint(0.1, SnapshotTimings(alignment_s=0.030 * (n + 1), added_bytes=0 if n else added))
+        for n in range(acknowledged)
     }
     statistics = CheckpointStatistics(
         checkpoint=id,

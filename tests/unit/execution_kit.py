@@ -241,8 +241,10 @@ class ScriptedCluster:
     # -- for the test ---------------------------------------------------------------------------------------------------
 
     def wait_until_held(self, kind: type) -> None:
+        """By every slot."""
         with self._changed:
-            assert self._changed.wait_for(lambda: kind in self._held, DEADLINE_S), f"no {kind.__name__} came"
+            held = self._changed.wait_for(lambda: self._held.count(kind) >= len(self.plan.slots), DEADLINE_S)
+        assert held, f"{self._held.count(kind)} answers {kind.__name__} of {len(self.plan.slots)} slots"
 
     def release(self) -> None:
         self.holds.clear()

@@ -146,7 +146,7 @@ def beats(second: int) -> list[SlotReported]:
 
 
 def completed(id: int, **more: Any) -> CheckpointChanged:
-    """All slots have acknowledged, slot 1.1 last; sums holds 1,000 bytes in each subtask."""
+    """All slots have acknowledged, slot 1.1 last; sums holds 1,000 bytes in each subtask, 100 of them new."""
     parts = {}
     for n, slot in enumerate(SLOTS):
         timings = SnapshotTimings(
@@ -157,7 +157,8 @@ def completed(id: int, **more: Any) -> CheckpointChanged:
             alignment_bytes=100 * n,
             added_bytes=100,
         )
-        parts[slot] = SlotCheckpoint(0.100 * (n + 1), timings, {"sums": 1000} if slot.layer else {})
+        of_sums = ({"sums": 1000}, {"sums": 100}) if slot.layer else ({}, {})
+        parts[slot] = SlotCheckpoint(0.100 * (n + 1), timings, *of_sums)
     values = {
         "checkpoint": id,
         "attempt": attempt(),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,25 @@ ENDS: dict[str, tuple[Callable[..., None], JobStatus]] = {
 }
 
 
+class Threads:
+    """A thread for each call. Nobody waits for its end: an answer that never comes is what these tests look for."""
+
+    def submit(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        asked: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                asked.set_result(call(*arguments))
+            except BaseException as error:
+                asked.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        return asked
+
+
 @pytest.fixture
-def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor() as executor:
-        yield executor
+def threads() -> Threads:
+    return Threads()
 
 
 def answer_to(asked: Future[Any]) -> Any:
@@ -86,9 +102,7 @@ def bring_about(end: str, job: RunningJob, folder: Path) -> None:
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("ask", ASKS)
-def test_an_ask_under_way_is_answered_when_the_job(
-    ask: str, end: str, tmp_path: Path, threads: ThreadPoolExecutor
-) -> None:
+def test_an_ask_under_way_is_answered_when_the_job(ask: str, end: str, tmp_path: Path, threads: Threads) -> None:
     job = start_job(tmp_path)
     job.until(JobStatus.RUNNING)
     job.cluster.holds |= {Acknowledge, Committed}
@@ -113,7 +127,7 @@ def test_an_ask_under_way_is_answered_when_the_job(
 
 @pytest.mark.parametrize("end", ["fails", "fails by a surprise in the driver", "is canceled", "is superseded"])
 def test_a_rescale_is_answered_when_the_job_ends_before_it_runs_again(
-    end: str, tmp_path: Path, threads: ThreadPoolExecutor
+    end: str, tmp_path: Path, threads: Threads
 ) -> None:
     job = start_job(tmp_path)
     job.until(JobStatus.RUNNING)
@@ -146,9 +160,7 @@ def until_completed(operations: Operations, trigger: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("ask", ["checkpoint", "savepoint", "stop", "drain"])
-def test_an_ask_under_way_is_refused_when_the_job_restarts(
-    ask: str, tmp_path: Path, threads: ThreadPoolExecutor
-) -> None:
+def test_an_ask_under_way_is_refused_when_the_job_restarts(ask: str, tmp_path: Path, threads: Threads) -> None:
     job = start_job(tmp_path, restart=RestartSettings("fixed-delay", attempts=5, delay_s=0.0))
     job.until(JobStatus.RUNNING)
     job.cluster.holds |= {Acknowledge}
@@ -162,7 +174,7 @@ def test_an_ask_under_way_is_refused_when_the_job_restarts(
 
 
 def test_a_rescale_is_answered_when_the_job_runs_again_though_its_first_attempt_fails(
-    tmp_path: Path, threads: ThreadPoolExecutor
+    tmp_path: Path, threads: Threads
 ) -> None:
     job = start_job(tmp_path, restart=RestartSettings("fixed-delay", attempts=5, delay_s=0.0))
     job.until(JobStatus.RUNNING)
@@ -178,9 +190,7 @@ def test_a_rescale_is_answered_when_the_job_runs_again_though_its_first_attempt_
     job.close()
 
 
-def test_a_checkpoint_that_was_asked_for_is_answered_when_the_job_is_rescaled(
-    tmp_path: Path, threads: ThreadPoolExecutor
-) -> None:
+def test_a_checkpoint_that_was_asked_for_is_answered_when_the_job_is_rescaled(tmp_path: Path, threads: Threads) -> None:
     job = start_job(tmp_path)
     job.until(JobStatus.RUNNING)
     job.cluster.holds |= {Committed}
@@ -205,7 +215,7 @@ def until_asked(job: RunningJob) -> None:
 
 
 @pytest.mark.parametrize("ask", ASKS)
-def test_an_ask_of_a_job_that_has_ended_is_answered(ask: str, tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+def test_an_ask_of_a_job_that_has_ended_is_answered(ask: str, tmp_path: Path, threads: Threads) -> None:
     job = start_job(tmp_path)
     job.until(JobStatus.RUNNING)
     job.client.cancel()
@@ -257,7 +267,7 @@ def test_a_wait_that_is_over_before_the_job_says_so(tmp_path: Path) -> None:
     job.close()
 
 
-def test_whoever_waits_until_the_job_runs_hears_when_it_does(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+def test_whoever_waits_until_the_job_runs_hears_when_it_does(tmp_path: Path, threads: Threads) -> None:
     job = start_job(tmp_path)
     job.cluster.holds |= {Ready}
     job.cluster.wait_until_held(Ready)
@@ -276,7 +286,7 @@ def test_whoever_waits_until_the_job_runs_hears_when_it_does(tmp_path: Path, thr
     ("end", "answer"), [(fail, JobFailed), (surprise, JobFailed), (cancel, JobStatus.CANCELED)], ids=lambda x: str(x)
 )
 def test_whoever_waits_until_the_job_runs_hears_that_it_will_not(
-    end: Callable[[RunningJob], None], answer: Any, tmp_path: Path, threads: ThreadPoolExecutor
+    end: Callable[[RunningJob], None], answer: Any, tmp_path: Path, threads: Threads
 ) -> None:
     job = start_job(tmp_path)
     job.cluster.holds |= {Ready}
@@ -303,7 +313,7 @@ class Surprising(MemoryStore):
 
 
 def test_a_surprise_when_a_checkpoint_is_stored_fails_the_attempt_and_is_named(
-    tmp_path: Path, threads: ThreadPoolExecutor
+    tmp_path: Path, threads: Threads
 ) -> None:
     job = start_job(tmp_path, store=Surprising("memory://surprising"))
     job.until(JobStatus.RUNNING)

@@ -155,6 +155,12 @@ def test_checkpoints_show_progress_duration_size_and_the_slowest_alignment() -> 
     assert "1.0 s  3/4 slots" in line_with("…", text)
 
 
+def test_a_checkpoint_that_stored_less_than_its_whole_says_how_much() -> None:
+    screen = screen_after(checkpoint(1, duration_s=0.25, size_bytes=5 << 20, added_bytes=2048))
+
+    assert "5 mb, 2 kb new" in line_with("✓", text_of(screen))
+
+
 def test_only_the_newest_checkpoints_are_shown_newest_first() -> None:
     screen = screen_after(*(checkpoint(n, duration_s=0.1) for n in range(1, 10)))
 

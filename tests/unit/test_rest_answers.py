@@ -131,6 +131,7 @@ def test_one_checkpoint_has_a_row_for_each_vertex_and_subtask(rest: Rest) -> Non
     assert (details["end_to_end_duration"], details["latest_ack_timestamp"]) == (650, 1_000_400)
     assert details["alignment_buffered"] == 600
     assert details["tasks"][rest.vertex(1)]["state_size"] == 2000
+    assert details["tasks"][rest.vertex(1)]["checkpointed_size"] == 200, "what was stored for it"
     assert details["tasks"][rest.vertex(0)]["state_size"] == 0
 
     of_vertex = rest.get(f"/jobs/{{job}}/checkpoints/details/2/subtasks/{rest.vertex(1)}")

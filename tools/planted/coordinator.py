@@ -214,4 +214,16 @@ MUTANTS = (
         (Change("task/processing_time.py", "        if wall > now + self._offset:\n", "        if True:\n"),),
         ("tests/unit/test_processing_time.py", "tests/protocol/test_event_time_jobs.py"),
     ),
+    Mutant(
+        "all-of-a-checkpoint-is-new",
+        "an incremental checkpoint is shown as if it had stored its whole state",
+        (
+            Change(
+                "task/snapshots.py",
+                "            added_bytes=snapshot.added_bytes(checkpoint),\n",
+                "            added_bytes=snapshot.size_bytes(),\n",
+            ),
+        ),
+        ("tests/protocol/test_incremental_jobs.py::test_without_failures",),
+    ),
 )

@@ -70,6 +70,7 @@ class JsonDisplay:
                     purpose=statistics.purpose,
                     duration_s=statistics.duration_s,
                     size_bytes=statistics.size_bytes,
+                    added_bytes=statistics.added_bytes,
                     path=statistics.path,
                     failure=statistics.failure,
                 )

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tidegate.cli.wording import counted, how_big, how_long
+from tidegate.cli.wording import counted, how_big_in_all, how_long
 from tidegate.client import JobClient
 from tidegate.config import JobConfig
 from tidegate.coordinator.observing import (
@@ -111,6 +111,6 @@ class PlainJob:
             parts.append(f"{self._failed} failed")
         if self._latest is not None:
             latest = self._latest
-            duration, size = how_long(latest.duration_s or 0.0), how_big(latest.size_bytes)
+            duration, size = how_long(latest.duration_s or 0.0), how_big_in_all(latest.size_bytes, latest.added_bytes)
             parts.append(f"latest {latest.checkpoint}: {duration}, {size}")
         self.say(", ".join(parts))

@@ -11,7 +11,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.wording import counted, how_big, how_long, how_long_whole, how_many
+from tidegate.cli.wording import counted, how_big_in_all, how_long, how_long_whole, how_many
 from tidegate.config import JobConfig
 from tidegate.coordinator.observing import (
     AttemptFailed,
@@ -217,7 +217,8 @@ def _checkpoint_line(checkpoint: CheckpointStatistics, now: float) -> Text:
         case CheckpointStatus.COMPLETED:
             line.append("  ✓ ", style="green").append(f"{checkpoint.checkpoint:<5} ")
             line.append(
-                f"{how_long(checkpoint.duration_s or 0.0):>8}  {acknowledged}  {how_big(checkpoint.size_bytes):>8}"
+                f"{how_long(checkpoint.duration_s or 0.0):>8}  {acknowledged}  "
+                f"{how_big_in_all(checkpoint.size_bytes, checkpoint.added_bytes):>8}"
             )
             alignment = max((part.timings.alignment_s for part in checkpoint.acknowledged.values()), default=0.0)
             line.append(f"  aligned within {how_long(alignment):>6}", style="dim")

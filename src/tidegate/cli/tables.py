@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.wording import counted, how_big, how_long, how_long_whole, how_many
+from tidegate.cli.wording import counted, how_big, how_big_in_all, how_long, how_long_whole, how_many
 
 STATE_STYLES = {
     "RUNNING": "green",
@@ -158,7 +158,8 @@ def checkpoint_summary(checkpoints: dict[str, Any]) -> RenderableType:
         line.append(f", {counts['in_progress']} in progress", style="yellow")
     latest = checkpoints["latest"]["completed"]
     if latest:
-        took, size = how_long(latest["end_to_end_duration"] / 1000), how_big(latest["state_size"])
+        took = how_long(latest["end_to_end_duration"] / 1000)
+        size = how_big_in_all(latest["state_size"], latest["checkpointed_size"])
         line.append(f"; latest {latest['id']}: {took}, {size}")
     restored = checkpoints["latest"]["restored"]
     if restored:
@@ -169,8 +170,18 @@ def checkpoint_summary(checkpoints: dict[str, Any]) -> RenderableType:
 def checkpoint_table(history: list[dict[str, Any]], width: int) -> RenderableType:
     """On a narrow terminal the reasons of failures and the paths of savepoints come below, where they can be read."""
     with_all = width >= WIDE
-    columns = ("id", "status", "type", "triggered", "took", "size", "acks", *(("held back", "") if with_all else ()))
-    made = table(*columns, numbers=("id", "took", "size", "acks", "held back", "triggered"))
+    columns = (
+        "id",
+        "status",
+        "type",
+        "triggered",
+        "took",
+        "size",
+        "new",
+        "acks",
+        *(("held back", "") if with_all else ()),
+    )
+    made = table(*columns, numbers=("id", "took", "size", "new", "acks", "held back", "triggered"))
     below: list[RenderableType] = []
     for entry in history:
         more = entry.get("failure_message") or (entry.get("external_path") if entry["is_savepoint"] else "") or ""
@@ -182,6 +193,7 @@ def checkpoint_table(history: list[dict[str, Any]], width: int) -> RenderableTyp
             lately(entry["trigger_timestamp"]),
             how_long(entry["end_to_end_duration"] / 1000),
             how_big(entry["state_size"]),
+            how_big(entry["checkpointed_size"]),
             f"{entry['num_acknowledged_subtasks']}/{entry['num_subtasks']}",
             *((how_big(entry["alignment_buffered"]), Text(more, style=style)) if with_all else ()),
         )
@@ -192,7 +204,7 @@ def checkpoint_table(history: list[dict[str, Any]], width: int) -> RenderableTyp
 
 def checkpoint_details(details: dict[str, Any], explained: dict[str, Any]) -> RenderableType:
     head = Text.assemble((f"checkpoint {details['id']}  ", "bold"), state(details["status"]))
-    facts = [at(details["trigger_timestamp"]), how_big(details["state_size"])]
+    facts = [at(details["trigger_timestamp"]), how_big_in_all(details["state_size"], details["checkpointed_size"])]
     if explained["duration"] is not None:
         facts.insert(1, how_long(explained["duration"] / 1000))
     head.append("  " + " · ".join(facts), style="dim")

@@ -43,6 +43,11 @@ def how_big(size_bytes: float) -> str:
     return f"{size_bytes / 1024:.3g} tb"
 
 
+def how_big_in_all(size_bytes: float, added_bytes: float) -> str:
+    """Of a checkpoint: "2 gb", and where it had to store less than its whole, "2 gb, 30 mb new"."""
+    return how_big(size_bytes) + (f", {how_big(added_bytes)} new" if added_bytes < size_bytes else "")
+
+
 def counted(number: int, noun: str) -> str:
     """ "1 restart", "2 restarts"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

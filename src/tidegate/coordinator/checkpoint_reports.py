@@ -57,7 +57,8 @@ class CheckpointReports:
         """The first time counts; that of a checkpoint that has ended does not."""
         statistics = self._open.get(checkpoint)
         if statistics is not None and slot not in statistics.acknowledged:
-            part = SlotCheckpoint(self._since_trigger(checkpoint), timings, operator_bytes(snapshot))
+            whole, added = operator_bytes(snapshot), operator_bytes(snapshot, added_for=checkpoint)
+            part = SlotCheckpoint(self._since_trigger(checkpoint), timings, whole, added)
             self._publish(replace(statistics, acknowledged={**statistics.acknowledged, slot: part}))
 
     def failed(self, checkpoint: int, failure: str) -> None:

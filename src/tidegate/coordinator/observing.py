@@ -117,15 +117,17 @@ class SlotCheckpoint:
     acknowledged_after_s: float  #: since the trigger
     timings: SnapshotTimings
     operator_bytes: dict[str, int] = field(default_factory=dict)  #: size of its state, by uid
+    operator_added: dict[str, int] = field(default_factory=dict)  #: of that, what was stored for this checkpoint
 
 
-def operator_bytes(snapshot: SlotSnapshot) -> dict[str, int]:
-    """How much state each operator of the slot has stored, by uid."""
+def operator_bytes(snapshot: SlotSnapshot, added_for: int | None = None) -> dict[str, int]:
+    """How much state each operator of the slot has, by uid; with `added_for`, how much was stored for that checkpoint."""
     sizes: dict[str, int] = {}
     for section in snapshot.file.sections:
         sizes[section.uid] = sizes.get(section.uid, 0) + section.length
     for state in snapshot.states:
-        sizes[state.uid] = sizes.get(state.uid, 0) + state.size_bytes()
+        size = state.size_bytes() if added_for is None else state.added_bytes(added_for)
+        sizes[state.uid] = sizes.get(state.uid, 0) + size
     return sizes
 
 
@@ -141,11 +143,17 @@ class CheckpointStatistics:
     slots: int
     acknowledged: dict[SlotId, SlotCheckpoint] = field(default_factory=dict)
     duration_s: float | None = None
-    size_bytes: int = 0
+    size_bytes: int = 0  #: of the whole state; what this checkpoint had to store is `added_bytes`
     path: str = ""
     failure: str = ""
     discarded: bool = False  #: newer ones have taken its place, and its files are gone
     hot_keys: tuple[OperatorKey, ...] = ()  #: when it ended, the hottest first
+
+    @property
+    def added_bytes(self) -> int:
+        """What was stored for this checkpoint, by the slots that have acknowledged it: all of it, or, where checkpoints are
+        incremental, what has changed."""
+        return sum(part.timings.added_bytes for part in self.acknowledged.values())
 
 
 @dataclass(frozen=True, slots=True)

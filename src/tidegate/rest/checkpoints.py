@@ -48,6 +48,9 @@ class _Part:
     def state_bytes(self, part: SlotCheckpoint) -> int:
         return sum(part.operator_bytes.get(uid, 0) for uid in self.vertex.uids)
 
+    def added_bytes(self, part: SlotCheckpoint) -> int:
+        return sum(part.operator_added.get(uid, 0) for uid in self.vertex.uids)
+
 
 @dataclass(frozen=True, slots=True)
 class Totals:
@@ -64,7 +67,7 @@ class Totals:
     def of(cls, checkpoint: CheckpointStatistics) -> Totals:
         parts = list(checkpoint.acknowledged.values())
         return cls(
-            added=_added(parts),
+            added=checkpoint.added_bytes,
             buffered=_buffered(parts),
             persisted=_persisted(parts),
             longest_s=max((part.acknowledged_after_s for part in parts), default=None),
@@ -173,11 +176,10 @@ def subtasks(job: ServedJob, id: int, vertex_id: str) -> dict[str, Any]:
         raise not_found(f"job {job.id} has no vertex {vertex_id}")
     part = _Part.of(vertex, checkpoint)
     done = list(part.subtasks.values())
-    sizes = summary([part.state_bytes(subtask) for subtask in done])
     return _task(checkpoint, part) | {
         "summary": {
-            "checkpointed_size": sizes,
-            "state_size": sizes,
+            "checkpointed_size": summary([part.added_bytes(subtask) for subtask in done]),
+            "state_size": summary([part.state_bytes(subtask) for subtask in done]),
             "end_to_end_duration": summary([ms(subtask.acknowledged_after_s) for subtask in done]),
             "checkpoint_duration": {
                 "sync": summary([ms(subtask.timings.sync_s) for subtask in done]),
@@ -206,7 +208,7 @@ def _subtask(checkpoint: CheckpointStatistics, part: _Part, index: int) -> dict[
         "status": "completed",
         "ack_timestamp": ms(checkpoint.triggered_at + subtask.acknowledged_after_s),
         "end_to_end_duration": ms(subtask.acknowledged_after_s),
-        "checkpointed_size": part.state_bytes(subtask),
+        "checkpointed_size": part.added_bytes(subtask),
         "state_size": part.state_bytes(subtask),
         "checkpoint": {"sync": ms(timings.sync_s), "async": ms(timings.async_s)},
         "alignment": {
@@ -292,13 +294,12 @@ def _common(job: ServedJob, checkpoint: CheckpointStatistics) -> dict[str, Any]:
 def _task(checkpoint: CheckpointStatistics, part: _Part) -> dict[str, Any]:
     done = list(part.subtasks.values())
     acknowledged_after = max((subtask.acknowledged_after_s for subtask in done), default=None)
-    size = sum(part.state_bytes(subtask) for subtask in done)
     return {
         "id": checkpoint.checkpoint,
         "status": checkpoint.status.value,
         "latest_ack_timestamp": -1 if acknowledged_after is None else ms(checkpoint.triggered_at + acknowledged_after),
-        "checkpointed_size": size,
-        "state_size": size,
+        "checkpointed_size": sum(part.added_bytes(subtask) for subtask in done),
+        "state_size": sum(part.state_bytes(subtask) for subtask in done),
         "end_to_end_duration": ms(acknowledged_after or 0.0),
         "alignment_buffered": _buffered(done),
         "processed_data": 0,
@@ -306,11 +307,6 @@ def _task(checkpoint: CheckpointStatistics, part: _Part) -> dict[str, Any]:
         "num_subtasks": part.vertex.parallelism,
         "num_acknowledged_subtasks": len(done),
     }
-
-
-def _added(parts: Iterable[SlotCheckpoint]) -> int:
-    """What was stored for this checkpoint: less than its state, where it is incremental."""
-    return sum(part.timings.added_bytes for part in parts)
 
 
 def _buffered(parts: Iterable[SlotCheckpoint]) -> int:

@@ -93,7 +93,7 @@ class Measured:
                 "lastCompletedCheckpointId": latest.checkpoint,
                 "lastCheckpointCompletedTimestamp": ms(latest.triggered_at + (latest.duration_s or 0.0)),
                 "lastCheckpointDuration": ms(latest.duration_s or 0.0),
-                "lastCheckpointSize": sum(part.timings.added_bytes for part in parts),
+                "lastCheckpointSize": latest.added_bytes,
                 "lastCheckpointFullSize": latest.size_bytes,
                 "lastCheckpointProcessedData": 0,
                 "lastCheckpointPersistedData": sum(part.timings.in_flight_bytes for part in parts),

@@ -49,8 +49,8 @@ function plots(checkpoints, link) {
       bars("Held back or stored in alignment", points((c) => [c.buffered, c.persisted]), [["held back", "one"], ["stored in flight", "two"]], format.bytes, go)));
 }
 
-const COLUMNS = [["ID", 1], ["Status"], ["Acknowledged", 1], ["Trigger time"], ["Latest acknowledgement"], ["End to end duration", 1], ["State size", 1], ["Buffered during alignment", 1]];
-const row = (entry) => [badge(entry.status), acknowledged(entry), format.time(entry.trigger_timestamp), format.time(entry.latest_ack_timestamp), format.span(entry.end_to_end_duration), format.bytes(entry.state_size), format.bytes(entry.alignment_buffered)];
+const COLUMNS = [["ID", 1], ["Status"], ["Acknowledged", 1], ["Trigger time"], ["Latest acknowledgement"], ["End to end duration", 1], ["State size", 1], ["Stored for it", 1], ["Buffered during alignment", 1]];
+const row = (entry) => [badge(entry.status), acknowledged(entry), format.time(entry.trigger_timestamp), format.time(entry.latest_ack_timestamp), format.span(entry.end_to_end_duration), format.bytes(entry.state_size), format.bytes(entry.checkpointed_size), format.bytes(entry.alignment_buffered)];
 
 function history(entries, link) {
   return card("History", table([...COLUMNS, ["Kind"]], entries.map((entry) => [
@@ -86,8 +86,8 @@ async function details({ base, link, vertices, more }, id) {
   const rows = vertices.flatMap((vertex) => {
     const task = checkpoint.tasks[vertex.id];
     if (!task) return [];
-    const line = h("tr", { class: vertex === chosen ? "chosen" : null }, [h("td", null, vertex.name), ...[acknowledged(task), format.time(task.latest_ack_timestamp), format.span(task.end_to_end_duration), format.bytes(task.state_size), format.bytes(task.alignment_buffered)].map((text) => h("td", { class: "number" }, text)), h("td", null, open(vertex))]);
-    return vertex === chosen ? [line, h("tr", { class: "inner" }, h("td", { colspan: 7 }, subtaskTable(subtasks)))] : [line];
+    const line = h("tr", { class: vertex === chosen ? "chosen" : null }, [h("td", null, vertex.name), ...[acknowledged(task), format.time(task.latest_ack_timestamp), format.span(task.end_to_end_duration), format.bytes(task.state_size), format.bytes(task.checkpointed_size), format.bytes(task.alignment_buffered)].map((text) => h("td", { class: "number" }, text)), h("td", null, open(vertex))]);
+    return vertex === chosen ? [line, h("tr", { class: "inner" }, h("td", { colspan: 8 }, subtaskTable(subtasks)))] : [line];
   });
   return [
     h("p", { class: "back" }, h("a", { href: link("checkpoints", "history") }, "← History")),
@@ -95,7 +95,7 @@ async function details({ base, link, vertices, more }, id) {
       checkpoint.failure_message ? h("p", { class: "cause" }, checkpoint.failure_message) : null,
       h("p", { class: "hint" }, `${checkpoint.purpose || "periodic"} · attempt ${checkpoint.attempt} · ${checkpoint.checkpoint_type.toLowerCase().replace(/_/g, " ")}`)),
     explained(story, link),
-    card("Operators", table([["Name"], ["Acknowledged", 1], ["Latest acknowledgement", 1], ["End to end duration", 1], ["State size", 1], ["Buffered during alignment", 1], [""]], rows)),
+    card("Operators", table([["Name"], ["Acknowledged", 1], ["Latest acknowledgement", 1], ["End to end duration", 1], ["State size", 1], ["Stored for it", 1], ["Buffered during alignment", 1], [""]], rows)),
   ];
 }
 
