@@ -11,7 +11,8 @@
 | an outage longer than the service's transaction timeout | W, D | W, D | W, D | | | |
 | worker killed right behind a savepoint; long after, the job comes back to it | S | S | S | S | S | S |
 
-W, D and S are the tests of this module; W with tables, and some of S, are slow. A folder has no service that could be
+W, D and S are the tests of this module. `make test` has each pair in one of them and each of them with each kind of sink; the
+others are slow. A folder has no service that could be
 killed. What came out is read by a read-committed consumer, the servers' own command-line clients, and pyarrow; the answer is
 computed from the settings.
 """
@@ -45,6 +46,7 @@ from faults.kit import (
     savepoint_and_a_death_right_behind_it,
     watched,
 )
+from matrices import chosen
 from tidegate.coordinator.observing import JobStatus
 from tidegate.testing.crash_points import Crash
 
@@ -87,11 +89,6 @@ PAIRS: dict[str, Callable[[Fixtures, Path, str], Pair]] = {
 }
 
 
-ALL = list(PAIRS)
-#: Tables are committed by the driver, so workers that die are the lesser question for them.
-MOST = [pytest.param(name, marks=pytest.mark.slow) if "table" in name or "Delta" in name else name for name in PAIRS]
-
-
 @pytest.fixture
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Pair:
     return PAIRS[request.param](request.getfixturevalue, tmp_path, f"{tmp_path.name}-{os.getpid()}")
@@ -107,7 +104,10 @@ def assert_as_it_should_be(pair: Pair, settings: Settings, sightings: FirstSight
         assert not [file for file in stored if pair.outlet.secret.encode() in file.read_bytes()]
 
 
-@pytest.mark.parametrize("pair", MOST, indirect=True)
+#: Tables are committed by the driver, so workers that die are the lesser question for them.
+@pytest.mark.parametrize(
+    "pair", chosen({"Kafka to Kafka", "Kafka to MariaDB", "files to Parquet"}, PAIRS), indirect=True
+)
 def test_workers_are_stopped_and_killed_around_the_commit_and_the_service_is_away(
     pair: Pair, tmp_path: Path, spark_session: SparkSession
 ) -> None:
@@ -142,7 +142,11 @@ def test_workers_are_stopped_and_killed_around_the_commit_and_the_service_is_awa
     assert_as_it_should_be(pair, settings, sightings)
 
 
-@pytest.mark.parametrize("pair", ALL, indirect=True)
+@pytest.mark.parametrize(
+    "pair",
+    chosen({"Kafka to Kafka", "Kafka to PostgreSQL", "files to a manifest table", "files to Delta"}, PAIRS),
+    indirect=True,
+)
 def test_drivers_are_killed_when_the_checkpoint_counts_and_nothing_is_committed_and_the_service_is_away(
     pair: Pair, tmp_path: Path, spark_session: SparkSession
 ) -> None:
@@ -170,15 +174,9 @@ def test_drivers_are_killed_when_the_checkpoint_counts_and_nothing_is_committed_
 
 
 #: One that keeps epochs in the checkpoint, one that prepares transactions, one with a log; the others are like one of them.
-SOME = [
-    name
-    if name in ("Kafka to Kafka", "Kafka to PostgreSQL", "files to Delta")
-    else pytest.param(name, marks=pytest.mark.slow)
-    for name in PAIRS
-]
-
-
-@pytest.mark.parametrize("pair", SOME, indirect=True)
+@pytest.mark.parametrize(
+    "pair", chosen({"Kafka to Kafka", "Kafka to PostgreSQL", "files to Delta"}, PAIRS), indirect=True
+)
 def test_a_worker_is_killed_right_behind_a_savepoint_and_long_after_the_job_comes_back_to_it(
     pair: Pair, tmp_path: Path, spark_session: SparkSession
 ) -> None:

@@ -16,6 +16,7 @@ import random_graphs
 from protocol_kit import fresh_storage, log_records
 from random_graphs import Fuse, Graph, build, differences, random_graph, rescaled
 
+from matrices import first
 from tidegate.coordinator.observing import JobStatus
 from tidegate.errors import JobFolderInUse, StorageError
 from tidegate.storage.checkpoints import load_checkpoint
@@ -27,7 +28,7 @@ from tidegate.testing.ledger_sink import forget_ledgers
 from tidegate.testing.runner import AllDriversDied, InProcessRun
 from tidegate.testing.stores import Fail, FlakyStore, RepeatedCreate
 
-BATCHES = 12  #: the cases of `make test`, in parts that a failure is found in quickly
+BATCHES = 12  #: in parts that a failure is found in quickly; some of them are for `make test`
 RUNS_IN_A_BATCH = 25
 RUNS_WHEN_SLOW = 400
 MAX_DRIVERS = 40
@@ -218,13 +219,13 @@ def seeds(batch: int, runs: int) -> list[int]:
     return [int(given)] if given is not None else [batch * 100_000 + number for number in range(runs)]
 
 
-@pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.parametrize("batch", first(4, range(BATCHES)))
 def test_each_record_is_applied_once(batch: int) -> None:
     for seed in seeds(batch, RUNS_IN_A_BATCH):
         run_and_check(seed)
 
 
-@pytest.mark.parametrize("batch", range(BATCHES, BATCHES + 3))
+@pytest.mark.parametrize("batch", first(2, range(BATCHES, BATCHES + 3)))
 def test_each_record_is_applied_once_when_the_job_goes_on_at_another_parallelism(batch: int) -> None:
     for seed in seeds(batch, RUNS_IN_A_BATCH):
         run_and_check(seed, rescale=True)
