@@ -80,6 +80,7 @@ def copy_of_the_source() -> Iterator[Path]:
         ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
         shutil.copytree(ROOT / "src", copy / "src", ignore=ignore)
         shutil.copytree(ROOT / "tests", copy / "tests", ignore=ignore)
+        shutil.copytree(ROOT / "tools", copy / "tools", ignore=ignore)  # the tests import some of it
         shutil.copy(ROOT / "pyproject.toml", copy)
         yield copy
 

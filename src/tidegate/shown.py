@@ -18,6 +18,11 @@ def shown_text(text: str, limit: int = MAX_TEXT) -> str:
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
+def is_writable(text: str) -> bool:
+    """Whether UTF-8 has it: text that is not only shown must be, or be refused where it comes in."""
+    return text.isascii() or text.encode(errors="backslashreplace").decode() == text
+
+
 def shown_error(error: BaseException) -> str:
     """The class and the text of an exception, of one too whose `__str__` raises."""
     try:

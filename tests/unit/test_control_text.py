@@ -21,9 +21,11 @@ from control_kit import DEADLINE_S, connection
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tidegate as tg
 from tidegate.api.counters import Counters
-from tidegate.errors import JobFailed
+from tidegate.errors import GraphError, JobFailed
 from tidegate.ids import SlotId
+from tidegate.shown import is_writable
 from tidegate.task.failures import describe_failure
 from tidegate.task.logs import SlotLog
 from tidegate.wire.control import (
@@ -228,3 +230,17 @@ def test_a_counter_of_what_is_not_a_number_is_left_out() -> None:
     counters.get("m").inc()
 
     assert counters.values() == {"m": 1}
+
+
+@pytest.mark.parametrize("what", ["uid", "name"])
+def test_what_could_not_be_in_a_checkpoint_is_refused_where_it_is_given(what: str) -> None:
+    env = tg.StreamEnvironment("job")
+
+    with pytest.raises(GraphError, match=rf"the {what} of an operator at .*test_control_text.py:\d+ is 'caf\\ud83d'"):
+        env.from_collection([1], type=int, uid="in").map(lambda n: n, returns=int, **{what: ODD})
+
+
+def test_whether_text_can_be_written_is_what_utf_8_says() -> None:
+    assert [is_writable(text) for text in ("plain", "Zürich \N{SNOWMAN}", "a\\ud83d", "\U0001f600", ODD)] == [
+        True
+    ] * 4 + [False]

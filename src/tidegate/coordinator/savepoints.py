@@ -16,7 +16,7 @@ from typing import Any
 from tidegate.errors import ConfigurationError, SavepointFailed
 from tidegate.ids import CheckpointId
 from tidegate.protocol.checkpoint_events import StopMode
-from tidegate.shown import shown_text
+from tidegate.shown import is_writable
 from tidegate.storage.anywhere import as_uri, is_uri
 from tidegate.storage.savepoint_format import CANONICAL, NATIVE
 from tidegate.storage.store import open_store, without_credentials
@@ -77,10 +77,8 @@ def savepoint_request(
             "nobody has said where the savepoint goes: give a directory, or set it for the job "
             "(execution.checkpointing.savepoint-dir, or env.checkpointing(savepoints=...))"
         )
-    if shown_text(where, len(where)) != where:
-        raise ConfigurationError(
-            f"{shown_text(where)!r} is not a place for savepoints: its name is not text that UTF-8 can write"
-        )
+    if not is_writable(where):
+        raise ConfigurationError(f"{where!a} is not a place for savepoints: its name is not text that UTF-8 can write")
     if not is_uri(where):
         raise ConfigurationError(
             f"{where!r} is no place for savepoints: use /path, file:///path, s3://bucket/folder ..."

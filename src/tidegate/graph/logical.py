@@ -22,6 +22,7 @@ from tidegate.graph.specs import (
     user_function_of,
 )
 from tidegate.ids import OperatorUid
+from tidegate.shown import is_writable
 from tidegate.state.declarations import declared_states
 
 if TYPE_CHECKING:
@@ -89,7 +90,13 @@ class LogicalGraph:
     edges: list[Edge] = field(default_factory=list)
 
     def add(self, operator: Operator) -> None:
-        """:raises GraphError: when the uid is taken, or is missing where state must be found again by it."""
+        """:raises GraphError: when the uid is taken, or is missing where state must be found again by it, or not text."""
+        for what, text in (("name", operator.name), ("uid", operator.uid)):
+            if not is_writable(text):
+                raise GraphError(
+                    f"the {what} of an operator at {operator.line} is {text!a}, which UTF-8 cannot write: it could be in no "
+                    "checkpoint"
+                )
         if operator.uid in self.operators:
             other = self.operators[operator.uid]
             raise GraphError(
