@@ -44,7 +44,7 @@ from tidegate.ids import AttemptId, AttemptNumber, CheckpointId, Generation, Slo
 from tidegate.protocol.shared_state import SharedStateRegistry
 from tidegate.shown import first_line, shown_error
 from tidegate.storage.anywhere import reaching_anywhere
-from tidegate.storage.checkpoints import load_checkpoint, resolve
+from tidegate.storage.checkpoints import is_claimed_with, load_checkpoint, resolve
 from tidegate.storage.log import CheckpointPointer, JobLog, LogRecord, Resume, when
 from tidegate.storage.metadata import CheckpointMetadata
 from tidegate.storage.paths import JobPaths
@@ -269,7 +269,10 @@ class JobRun:
                 continue
             assert metadata is not None
             files = shared_files(metadata.slots)
-            self._shared.restored(CheckpointId(pointer.id), files, owned=pointer.owned)
+            foreign = [file for file in files if not is_claimed_with(pointer, metadata, file.path)]
+            ours = [file for file in files if file not in foreign]
+            self._shared.restored(CheckpointId(pointer.id), foreign, owned=False)
+            self._shared.restored(CheckpointId(pointer.id), ours, owned=pointer.owned)
         oldest = min((CheckpointId(pointer.id) for pointer in record.retained), default=CheckpointId(0))
         if oldest > self._shared.oldest_retained:
             self.recorder.delete_files(self._shared.completed(oldest))

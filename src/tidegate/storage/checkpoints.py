@@ -87,6 +87,19 @@ def placed_at(metadata: CheckpointMetadata, uri: str) -> CheckpointMetadata:
     return metadata_with_paths(metadata, follow)
 
 
+def is_claimed_with(pointer: CheckpointPointer, metadata: CheckpointMetadata, path: str) -> bool:
+    """Whether a file that the checkpoint refers to became the job's own with it, to be deleted one day.
+
+    What a job has claimed names files by URI. Those of others, wherever the metadata says they are, stay theirs.
+    """
+    if not is_uri(pointer.metadata_path):
+        return True
+    folder = folder_of(pointer.metadata_path)
+    if not metadata.savepoint:
+        folder = folder_of(folder_of(folder))  # of the job: its checkpoints share files
+    return path.startswith(f"{folder}/")
+
+
 def damaged_checkpoint(
     store: ObjectStore, pointer: CheckpointPointer, what: str, older: Sequence[CheckpointPointer]
 ) -> CheckpointDamaged:

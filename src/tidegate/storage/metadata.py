@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from tidegate.errors import CheckpointDamaged
+from tidegate.errors import CheckpointDamaged, StorageError
 from tidegate.storage.state_files import StateFiles, files_with_paths
+from tidegate.storage.store import check_path
 from tidegate.storage.versioned import decode_versioned
 
 FORMAT_VERSION = 1
@@ -137,6 +138,21 @@ class CheckpointMetadata(msgspec.Struct, frozen=True):
         return sum(slot.size_bytes() for slot in self.slots)
 
 
+def check_stored_path(path: str, uri: str) -> None:
+    """`path`: as the metadata at `uri` names a file, relative to a folder.
+
+    :raises CheckpointDamaged: when it leads out of the folder. Somebody has changed it: no release writes such a path.
+    """
+    try:
+        check_path(path)
+    except StorageError:
+        raise CheckpointDamaged(
+            f"{uri} names the file {path!r}, which is not inside its folder. No release writes that: the file was changed, or "
+            "was made to have the job read or delete files of others. Do not use it.",
+            path=uri,
+        ) from None
+
+
 def metadata_with_paths(metadata: CheckpointMetadata, follow: Callable[[str | None], str | None]) -> CheckpointMetadata:
     """The same, with every file under another path."""
 
@@ -160,8 +176,15 @@ def encode_metadata(metadata: CheckpointMetadata) -> bytes:
 
 
 def decode_metadata(data: bytes, path: str) -> CheckpointMetadata:
-    """:raises CheckpointDamaged: when the file is no metadata, or of a version that this release cannot read."""
+    """:raises CheckpointDamaged: when the file is no metadata, of a version that this release cannot read, or names a file
+    outside of every storage."""
     try:
-        return decode_versioned(data, CheckpointMetadata, "format_version", (FORMAT_VERSION,), path)
+        metadata = decode_versioned(data, CheckpointMetadata, "format_version", (FORMAT_VERSION,), path)
     except msgspec.MsgspecError as error:
         raise CheckpointDamaged(f"{path} is not a checkpoint's metadata: {error}", path=path) from error
+    for slot in metadata.slots:
+        for named in [file.path for file in slot.files()] + [file.path for state in slot.states for file in state.files]:
+            if named is not None:
+                # A whole URI: of a job that goes on from files of a savepoint elsewhere.
+                check_stored_path(named.partition("://")[2].lstrip("/") if "://" in named else named, path)
+    return metadata

@@ -21,7 +21,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -42,6 +42,7 @@ from tidegate.storage.metadata import (
     SlotSnapshot,
     SplitState,
     SubtaskSnapshot,
+    check_stored_path,
 )
 from tidegate.storage.paths import METADATA_NAME, STATE_SUFFIX
 from tidegate.storage.state_files import StateFiles, files_with_paths
@@ -279,12 +280,26 @@ def is_savepoint(data: bytes) -> bool:
 
 
 def decode_savepoint(data: bytes, uri: str) -> SavepointMetadata:
-    """:raises CheckpointDamaged: when the bytes are no savepoint's JSON, or of a version that this release cannot read."""
+    """:raises CheckpointDamaged: when the bytes are no savepoint's JSON, of a version that this release cannot read, or name
+    a file outside its folder: whoever claims a savepoint deletes its files one day."""
     readable = (WITHOUT_FILES, SAVEPOINT_VERSION)
     try:
-        return decode_versioned(data, SavepointMetadata, "savepoint_version", readable, uri)
+        savepoint = decode_versioned(data, SavepointMetadata, "savepoint_version", readable, uri)
     except msgspec.MsgspecError as error:
         raise CheckpointDamaged(f"{uri} is not a savepoint's metadata: {error}", path=uri) from error
+    for path in _paths_in(savepoint):
+        check_stored_path(path, uri)
+    return savepoint
+
+
+def _paths_in(savepoint: SavepointMetadata) -> Iterator[str]:
+    yield savepoint.sources.path
+    yield savepoint.prepared.path
+    for slot in savepoint.slots:
+        if slot.file is not None and slot.file.path is not None:
+            yield slot.file.path
+        yield from (table.path for table in slot.tables)
+        yield from (file.path for state in slot.states for file in state.files)
 
 
 def read_savepoint(store: ObjectStore, folder: str, data: bytes) -> CheckpointMetadata:
