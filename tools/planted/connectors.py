@@ -49,4 +49,28 @@ MUTANTS = (
         ),
         ("tests/unit/test_connector_files.py",),
     ),
+    Mutant(
+        "table-of-a-woken-driver",
+        "a driver commits a table without another look at who holds the job",
+        (Change("coordinator/driver_commits.py", "        check_held()\n", ""),),
+        ("tests/protocol/test_woken_drivers.py",),
+    ),
+    Mutant(
+        "word-of-a-woken-driver",
+        "a driver tells its slots to commit without another look at who holds the job",
+        (Change("coordinator/recording.py", "        self._check_held()\n", ""),),
+        ("tests/protocol/test_woken_drivers.py",),
+    ),
+    Mutant(
+        "savepoint-leads-out-of-its-folder",
+        "a savepoint may name files anywhere, and the job deletes them",
+        (Change("storage/savepoint_format.py", "        check_stored_path(path, uri)\n", "        pass\n"),),
+        ("tests/protocol/test_foreign_paths.py",),
+    ),
+    Mutant(
+        "claimed-with-all-it-names",
+        "files elsewhere become the job's own with the checkpoint that names them",
+        (Change("storage/checkpoints.py", '    return path.startswith(f"{folder}/")\n', "    return True\n"),),
+        ("tests/protocol/test_foreign_paths.py",),
+    ),
 )

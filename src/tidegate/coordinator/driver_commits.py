@@ -4,9 +4,15 @@
 
 Done by the thread that wrote the log record, before any slot is told; and before each attempt, for what it starts from: a
 driver that dies between the two leaves it to the next.
+
+A driver may be stopped at any place here, and wake up when another one has started the job from an older checkpoint. So it
+looks into the log before each commit, and the sink looks whether the files are still there. What is left is a stop between
+that look and the commit itself: docs/failure-scenarios.md says what comes of it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from tidegate.errors import CommitLost, ConfigurationError, ConnectorError
 from tidegate.graph.plan import JobPlan
@@ -15,8 +21,14 @@ from tidegate.ids import CheckpointId
 from tidegate.storage.metadata import CheckpointMetadata
 
 
-def commit_on_driver(plan: JobPlan, metadata: CheckpointMetadata, restored: bool) -> None:
-    """:raises ConnectorError: :raises ConfigurationError: :raises CommitLost: naming the sink. What was published stays so."""
+def commit_on_driver(
+    plan: JobPlan, metadata: CheckpointMetadata, restored: bool, check_held: Callable[[], None]
+) -> None:
+    """`check_held`: raises Superseded when another driver holds the job.
+
+    :raises ConnectorError: :raises ConfigurationError: :raises CommitLost: naming the sink. What was published stays so.
+    :raises Superseded: :raises StorageError: by `check_held`; nothing more was published.
+    """
     for operator in plan.operators:
         spec = operator.operator.spec
         if not isinstance(spec, SinkSpec) or not spec.sink.commits_on_driver:
@@ -30,6 +42,7 @@ def commit_on_driver(plan: JobPlan, metadata: CheckpointMetadata, restored: bool
         ]
         if not prepared:
             continue
+        check_held()
         try:
             spec.sink.commit_on_driver(sorted(prepared), restored)
         except (ConfigurationError, CommitLost) as error:

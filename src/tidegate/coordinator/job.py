@@ -226,10 +226,11 @@ class JobRun:
             for operator in self.plan.operators
             if isinstance(operator.operator.spec, SourceSpec)
         }
+        self._log.check_held()  # looking for splits may have taken long
         self._clean_up_sinks(metadata)
         write_probe(self._store, self.plan.job, attempt)
         if metadata is not None:
-            commit_on_driver(self.plan, metadata, restored=True)
+            commit_on_driver(self.plan, metadata, restored=True, check_held=self._log.check_held)
         restored_from = None if metadata is None else metadata.checkpoint
         starts = plan_start(
             self.plan,

@@ -119,6 +119,9 @@ class CheckpointRecorder:
         self.crash_points.reach("driver.after-log", None, checkpoint)
         self._dropped += dropped
         self._commit_on_driver(metadata)
+        # A driver that was stopped here may find that the job was started from an older checkpoint: its slots must not be
+        # told to commit what belongs to nobody any more.
+        self._check_held()
         place = self.store.uri(pointer.metadata_path)
         oldest = CheckpointId(min(each.id for each in kept))
         return StoredCheckpoint(pointer.size_bytes, folder_of(place) if order is not None else place, oldest)
@@ -177,6 +180,8 @@ class CheckpointRecorder:
         """After the record that dropped them; gives their ids. Trouble is logged; a later sweep finds the files then."""
         newest = self.log.last
         assert newest is not None
+        if not self._dropped or not self._may_delete():
+            return ()
         deleted = tuple(pointer.id for pointer in self._dropped)
         while self._dropped:
             pointer = self._dropped.pop(0)
@@ -196,10 +201,21 @@ class CheckpointRecorder:
 
     def delete_files(self, paths: list[str]) -> None:
         """Files of keyed state that no checkpoint needs any more. Trouble as above."""
+        if not paths or not self._may_delete():
+            return
         try:
             self.store.delete_many(paths)
         except Exception as error:
             log.warning("%d files that no checkpoint needs were not all deleted: %s", len(paths), error)
+
+    def _may_delete(self) -> bool:
+        """Not when another driver holds the job: somebody may have named a dropped checkpoint to it, to start from."""
+        try:
+            self.log.check_held()
+        except (StorageError, Superseded) as error:
+            log.warning("what no checkpoint of this driver needs is not deleted: %s", error)
+            return False
+        return True
 
     def sweep(self, open_work: OpenWork) -> None:
         """Remove what killed uploads and given-up checkpoints have left. Trouble is logged; a later sweep tries again."""
@@ -212,17 +228,29 @@ class CheckpointRecorder:
             log.info("%d files that nobody refers to were removed from storage, %s first", len(swept), swept[0])
 
     def _commit_on_driver(self, metadata: CheckpointMetadata) -> None:
-        """Sinks with one log for all subtasks. The checkpoint counts already: if this fails, the next attempt does it."""
+        """Sinks with one log for all subtasks. The checkpoint counts already: if this fails, the next attempt does it.
+
+        :raises Superseded: nothing was committed since another driver holds the job.
+        """
         delay = FIRST_RETRY_S
         for tries_left in reversed(range(LOG_TRIES)):
             try:
-                commit_on_driver(self.plan, metadata, restored=False)
+                commit_on_driver(self.plan, metadata, restored=False, check_held=self.log.check_held)
                 return
+            except Superseded:
+                raise
             except Exception as error:
                 if not tries_left:
                     raise LogInDoubt(f"checkpoint {metadata.checkpoint} is complete, but {error}") from error
                 self.sleep(delay)
                 delay *= 2
+
+    def _check_held(self) -> None:
+        """:raises Superseded: Storage that does not answer is no reason to stop: the record is in the log."""
+        try:
+            self.log.check_held()
+        except StorageError as error:
+            log.warning("whether another driver holds the job was not to be seen: %s", error)
 
     def _append(self, record: LogRecord) -> None:
         delay = FIRST_RETRY_S

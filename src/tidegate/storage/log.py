@@ -167,6 +167,14 @@ class JobLog:
         newest = self.read_newest()
         return newest if newest is not None and newest.writer == self._writer else self._held()
 
+    def check_held(self) -> None:
+        """Before a driver acts on the outside by what it has seen in the log. One request, as long as nobody took over.
+
+        :raises Superseded: when the job is another driver's by now.
+        """
+        if self._store.exists(self._paths.log(self._held().sequence + 1)):
+            self.reread()
+
     # -- taking the job over ---------------------------------------------------------------------------------------
 
     def take_generation(self, driver: str, now: float, resume: Resume | CheckpointPointer = Resume.LATEST) -> LogRecord:

@@ -183,7 +183,9 @@ def decode_metadata(data: bytes, path: str) -> CheckpointMetadata:
     except msgspec.MsgspecError as error:
         raise CheckpointDamaged(f"{path} is not a checkpoint's metadata: {error}", path=path) from error
     for slot in metadata.slots:
-        for named in [file.path for file in slot.files()] + [file.path for state in slot.states for file in state.files]:
+        for named in [file.path for file in slot.files()] + [
+            file.path for state in slot.states for file in state.files
+        ]:
             if named is not None:
                 # A whole URI: of a job that goes on from files of a savepoint elsewhere.
                 check_stored_path(named.partition("://")[2].lstrip("/") if "://" in named else named, path)

@@ -136,8 +136,7 @@ class TableSink(Sink):
             newest = log.newest(writer)
             new = [file for file in files if file.checkpoint > newest]
             if new:
-                if restored:
-                    self._refuse_missing(new)
+                self._refuse_missing(new)
                 log.append(writer, max(file.checkpoint for file in new), new, self.partition_by)
 
     def _refuse_missing(self, files: Sequence[TableFile]) -> None:
