@@ -19,6 +19,7 @@ from tidegate.config import JobConfig
 from tidegate.connectors.collect_sink import CollectedResults, CollectSink
 from tidegate.console import show_out
 from tidegate.coordinator.execution import JobExecution
+from tidegate.coordinator.inputs import written_sources
 from tidegate.coordinator.job import JobRun
 from tidegate.coordinator.observing import JobView
 from tidegate.errors import ConfigurationError, UnshippableFunction
@@ -68,7 +69,7 @@ def launch(env: StreamEnvironment, config: JobConfig) -> JobClient:
     else:
         python = ExecutorPython(config.python_files, config.python_archives, config.python_executable)
         session = make_session(env.name, config.master, len(draft.slots), env._spark_conf, python)
-    materialise_dataframes(draft, config)
+    check_written_sources(draft, config)
     job = JobRun(
         name=env.name,
         graph=env._graph,
@@ -229,14 +230,12 @@ def await_slots(session: SparkSession, needed: int) -> None:
     check_slots(session, needed)
 
 
-def materialise_dataframes(plan: JobPlan, config: JobConfig) -> None:
-    """DataFrames become files before the stream starts: the job holds all slots afterwards."""
-    for operator in plan.operators:
-        spec = operator.operator.spec
-        if isinstance(spec, SourceSpec) and hasattr(spec.source, "materialise"):
-            if config.storage is None or config.storage == DRIVER_MEMORY:
-                raise ConfigurationError(
-                    "from_dataframe needs a storage that executors can read: call env.checkpointing(storage=...) with "
-                    "file://, s3://, gs://, az:// or hdfs://"
-                )
-            spec.source.materialise(config.storage, resume=config.resume is not None)
+def check_written_sources(plan: JobPlan, config: JobConfig) -> None:
+    """DataFrames become files before the stream starts (coordinator/inputs.py): is there a place for them?"""
+    for _, source in written_sources(plan.operators):
+        if config.storage is None or config.storage == DRIVER_MEMORY:
+            raise ConfigurationError(
+                "from_dataframe needs a storage that executors can read: call env.checkpointing(storage=...) with "
+                "file://, s3://, gs://, az:// or hdfs://"
+            )
+        source.check_storage(config.storage)

@@ -1,4 +1,4 @@
-"""Savepoints and checkpoints that somebody else has made: whatever their metadata names, a job leaves what is not theirs alone."""
+"""Savepoints and checkpoints of somebody else: whatever their metadata names, a job leaves alone what is not theirs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers
 from tidegate.testing.runner import Ask, InProcessRun
 
 SOURCE = Numbered(1, 2, 40, (2,))
-STATE_FILE = dict(
-    uid="count",
-    subtask=0,
-    first_key_group=1,
-    last_key_group=0,
-    format="heap",
-    files=[dict(name="x", path="", size=1, checksum="", checkpoint=1)],
-)
+STATE_FILE = {
+    "uid": "count",
+    "subtask": 0,
+    "first_key_group": 1,
+    "last_key_group": 0,
+    "format": "heap",
+    "files": [{"name": "x", "path": "", "size": 1, "checksum": "", "checkpoint": 1}],
+}
 
 
 def job(folder: Path, name: str, **settings: Any) -> tg.StreamEnvironment:

@@ -188,7 +188,7 @@ def test_timestamps_of_a_dataframe_keep_their_century(finished: Finished) -> Non
 
 
 def test_a_dataframe_is_materialised_in_the_folder_of_the_job(finished: Finished) -> None:
-    (folder,) = (finished.storage / "storage" / "sources" / "input").glob("data_frame-*")
+    (folder,) = (finished.storage / "storage" / "sources" / "input").glob("data_frame-*/*")
     assert (folder / "_SUCCESS").exists()
     assert pq.read_table(folder).num_rows == len(READINGS)
 
@@ -260,27 +260,35 @@ def test_a_resumed_job_reads_the_rows_of_its_first_start(spark_session: Any, sto
 
     with pytest.raises(tg.UserCodeFailed, match="seven"):
         dataframe_job(storage, first, broken=True).execute()
-    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "storage/rows/input/rows").iterdir()}
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "storage/rows/input/rows").glob("*/*")}
+    assert files
     with pytest.raises(tg.StorageError, match="has already run"):
         dataframe_job(storage, later, broken=False).execute()
     client = finish(dataframe_job(storage, later, broken=False, resume="latest"))
 
     assert sorted(client.results("ids")) == list(range(20))
-    assert files == {path: path.stat().st_mtime_ns for path in files}
+    assert files == {path: path.stat().st_mtime_ns for path in (tmp_path / "storage/rows/input/rows").glob("*/*")}
 
 
-def test_rows_of_a_start_that_never_came_to_run_are_written_over(spark_session: Any, storage: str) -> None:
-    DataFrameSource(spark_session.range(100, 105), "rows", "rows").materialise(storage, resume=True)
+def test_a_dataframe_that_cannot_be_computed_ends_the_job_and_the_next_start_begins_anew(
+    spark_session: Any, storage: str
+) -> None:
+    broken = spark_session.range(20).selectExpr("assert_true(id < 7, 'a bad row') as nothing", "id")
+    with pytest.raises(
+        tg.ConfigurationError, match=r"the rows of dataframe \(uid rows\) at .*could not be written to file://"
+    ):
+        dataframe_job(storage, broken, broken=False).execute()
 
-    client = finish(dataframe_job(storage, spark_session.range(20), broken=False, resume="latest"))
+    client = finish(dataframe_job(storage, spark_session.range(20), broken=False))
 
     assert sorted(client.results("ids")) == list(range(20))
 
 
 def test_a_checkpoint_of_another_jobs_rows_is_refused(spark_session: Any, storage: str) -> None:
     """Its files would be read next to our own: every row twice."""
-    source = DataFrameSource(spark_session.range(3), "new-job", "rows")
-    source.materialise(storage, resume=False)
+    source = DataFrameSource(spark_session.range(3), "rows")
+    source.write_to(f"{storage}/new-job/input/rows/random")
+    source.read_from(f"{storage}/new-job/input/rows/random")
     shipped = cloudpickle.loads(cloudpickle.dumps(source))
     reader = shipped.reader(tg.ReaderContext(0, 1, time.monotonic, time.sleep))
     with pytest.raises(

@@ -73,4 +73,28 @@ MUTANTS = (
         (Change("storage/checkpoints.py", '    return path.startswith(f"{folder}/")\n', "    return True\n"),),
         ("tests/protocol/test_foreign_paths.py",),
     ),
+    Mutant(
+        "input-forgotten-by-the-next-driver",
+        "a new generation does not know where a DataFrame was written",
+        (Change("storage/log.py", "            inputs=inputs,\n", ""),),
+        ("tests/protocol/test_written_inputs.py",),
+    ),
+    Mutant(
+        "input-of-a-superseded-start",
+        "a DataFrame is read from where it was written, whether the log says so or not",
+        (
+            Change(
+                "coordinator/inputs.py",
+                "            self._name(operator.uid, path)  # 3\n",
+                "            self._append = lambda record: None\n",
+            ),
+        ),
+        ("tests/protocol/test_written_inputs.py",),
+    ),
+    Mutant(
+        "input-of-dead-starts-stays",
+        "rows of a start that died while it wrote are never removed",
+        (Change("coordinator/inputs.py", "        self._delete(left)  # 4\n", ""),),
+        ("tests/protocol/test_written_inputs.py",),
+    ),
 )

@@ -235,9 +235,7 @@ class StreamEnvironment:
         stream), because a row number of a partition that Spark recomputes is no position to come back to. Bounded."""
         from tidegate.spark.dataframes import DataFrameSource
 
-        return self.from_source(
-            DataFrameSource(frame, self.name, uid), uid=uid, name="dataframe", parallelism=parallelism
-        )
+        return self.from_source(DataFrameSource(frame, uid), uid=uid, name="dataframe", parallelism=parallelism)
 
     # -- running ------------------------------------------------------------------------------------------------------
 

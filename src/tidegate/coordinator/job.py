@@ -24,6 +24,7 @@ from tidegate.config import JobConfig
 from tidegate.connectors.contract import Split
 from tidegate.connectors.split_check import kept_splits
 from tidegate.coordinator.driver_commits import commit_on_driver
+from tidegate.coordinator.inputs import JobInputs
 from tidegate.coordinator.observing import (
     AttemptFailed,
     AttemptStarted,
@@ -139,6 +140,9 @@ class JobRun:
             sleep=sleep,
         )
 
+        self._inputs = JobInputs(store, self._paths, self._log, self.recorder.append, wall_clock)
+        self._has_run = False  #: before this driver's generation
+
     def _resume_point(self, resume: str | None) -> object:
         if resume is None:
             return Resume.FRESH
@@ -170,8 +174,9 @@ class JobRun:
     def begin(self) -> None:
         """Become the job's driver. :raises JobFolderInUse:"""
         self._warn_of_what_comes_again()
-        self._log.take_generation(self._driver, self._wall_clock(), self._resume)  # type: ignore[arg-type]
+        record = self._log.take_generation(self._driver, self._wall_clock(), self._resume)  # type: ignore[arg-type]
         self._holds_job = True
+        self._has_run = record.sequence > 0 and self._resume is not Resume.FRESH
         self._crash_points.reach("driver.generation-taken")
 
     def _warn_of_what_comes_again(self) -> None:
@@ -213,6 +218,7 @@ class JobRun:
         if record.open_savepoint and not record.stopping:
             # The job goes on behind an older checkpoint, and what sinks had prepared for the savepoint is thrown away.
             self.recorder.discard_savepoint(record.open_savepoint)
+        self._inputs.prepare(self.plan.operators, self._has_run)
         metadata: CheckpointMetadata | None = None
         if record.latest is not None:
             older = [pointer for pointer in record.retained if pointer != record.latest]
@@ -333,7 +339,8 @@ class JobRun:
         """
         reason = first_line(error)
         if not isinstance(error, (Superseded, LogInDoubt)):
-            superseded = self._try(lambda: self.recorder.fail(reason))
+            never_ran = self._number == 0 and self._resume is Resume.FRESH
+            superseded = self._try(lambda: self.recorder.fail(reason, never_ran))
             if superseded is not None:
                 log.warning("before it ended, this driver had failed: %s", error)
                 error, reason = superseded, first_line(superseded)

@@ -173,8 +173,12 @@ class CheckpointRecorder:
         self._dropped += [pointer for pointer in last.retained if pointer.owned]
         return self.delete_dropped()
 
-    def fail(self, reason: str) -> None:
-        self._append(self.log.failed(self.wall_clock(), reason))
+    def fail(self, reason: str, never_ran: bool = False) -> None:
+        self._append(self.log.failed(self.wall_clock(), reason, never_ran))
+
+    def append(self, record: LogRecord) -> None:
+        """A record of another kind. :raises LogInDoubt: :raises Superseded:"""
+        self._append(record)
 
     def delete_dropped(self) -> tuple[int, ...]:
         """After the record that dropped them; gives their ids. Trouble is logged; a later sweep finds the files then."""

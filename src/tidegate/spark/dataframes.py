@@ -1,16 +1,8 @@
 """`from_dataframe`: a Spark DataFrame as a bounded source, by way of Parquet files in the job's folder.
 
-Where it runs: `materialise` on the driver, as a Spark job of its own before the stream: a running stream holds its slots,
-and Spark refuses a job that mixes pipelined and regular shuffles. The files are then read on the executors, as
-connectors/files_source.py reads any others.
-
-A row number of a partition that Spark computes again is no position to come back to, a row of a file is. So the files are
-written once in the life of a job, and its log decides when:
-
-    the job has never run                      write, over what an earlier start may have left
-    it has run, and the files are complete     keep them: checkpoints hold positions in these very files
-    it has run, and they are not complete      write: the operator is new in the job
-    it has run, and this run resumes nothing   touch nothing: the run is about to be refused
+Where it runs: `write_to` on the driver, as a Spark job of its own before the stream: a running stream holds its slots, and
+Spark refuses a job that mixes pipelined and regular shuffles. The files are then read on the executors, as
+connectors/files_source.py reads any others. When they are written, and where: coordinator/inputs.py.
 
 So a resumed job goes on with the rows of its first start, whatever the DataFrame would give now.
 """
@@ -26,15 +18,11 @@ from tidegate.connectors.files_source import Files
 from tidegate.connectors.local_paths import local_path, make_folder
 from tidegate.errors import ConfigurationError, StorageError
 from tidegate.spark.pipelined import check_has_jvm
-from tidegate.storage.log import JobLog
-from tidegate.storage.paths import JobPaths
-from tidegate.storage.store import open_store, without_credentials
+from tidegate.storage.store import without_credentials
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
-
-_COMPLETE = "_SUCCESS"  #: Spark writes it last
 
 
 class DataFrameSource(Source):
@@ -46,35 +34,33 @@ class DataFrameSource(Source):
     bounded = True
     makes_new_records = True
 
-    def __init__(self, frame: DataFrame, job: str, uid: str) -> None:
+    def __init__(self, frame: DataFrame, uid: str) -> None:
         check_has_jvm(frame.sparkSession)
         self._frame: DataFrame | None = frame  #: None on the executors
-        self._job = job
         self._uid = uid
-        self._folder: str | None = None  #: None until materialised
+        self._folder: str | None = None  #: None until it is known where the rows are
         self.record_type = _arrow_schema(frame)
 
-    def materialise(self, storage: str, resume: bool) -> None:
-        """Driver, before the first attempt. `resume`: this run continues what the job's log says.
+    def check_storage(self, storage: str) -> None:
+        """:raises ConfigurationError: for a storage that is not a folder of this machine or a shared mount."""
+        _local_root(storage)
 
-        :raises ConfigurationError: for a storage that is no folder of this machine or a shared mount.
-        :raises StorageError: when the folder cannot be made.
-        """
-        paths = JobPaths(self._job)
-        self._folder = os.path.join(_local_root(storage), paths.input(self._uid).rstrip("/"))
-        has_run = JobLog(open_store(storage), paths).read_newest() is not None
-        if has_run and (not resume or os.path.exists(os.path.join(self._folder, _COMPLETE))):
-            return
+    def write_to(self, folder: str) -> None:
+        """Driver, once in the life of a job. :raises StorageError: when the folder cannot be made."""
         assert self._frame is not None
+        path = _local_root(folder)
         try:
-            make_folder(os.path.dirname(self._folder))
+            make_folder(os.path.dirname(path))
         except OSError as error:
             raise StorageError(
-                f"the folder {self._folder} for the rows of the DataFrame {self._uid!r} cannot be made ({error}). Give "
+                f"the folder {path} for the rows of the DataFrame {self._uid!r} cannot be made ({error}). Give "
                 "checkpointing(storage=...) a folder that the driver and all executors can write.",
-                path=self._folder,
+                path=path,
             ) from error
-        self._frame.write.mode("overwrite").parquet(f"file://{self._folder}")
+        self._frame.write.parquet(f"file://{path}")
+
+    def read_from(self, folder: str) -> None:
+        self._folder = _local_root(folder)
 
     def discover_splits(self, parallelism: int) -> list[Split]:
         return self._files().discover_splits(parallelism)
@@ -83,7 +69,7 @@ class DataFrameSource(Source):
         return _OwnFilesReader(self._files().reader(context), self._files().paths[0], self._uid)
 
     def _files(self) -> Files:
-        assert self._folder is not None, "the DataFrame is materialised before anything is read"
+        assert self._folder is not None, "the rows are written before anything is read"
         return Files(self._folder, "parquet", type=self.record_type)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class LogKind(enum.StrEnum):
     GENERATION = "generation"  #: a driver has taken the job over
     CHECKPOINT = "checkpoint"  #: a checkpoint is complete: its sinks may commit
     SAVEPOINT = "savepoint"  #: that of a stop is about to stand; it changes nothing for a resume
+    INPUT = "input"  #: a DataFrame was written to files, which the job reads from now on
     SAVEPOINT_STOP = "savepoint_stop"  #: the savepoint of a stop: restored only to commit, then the job ends
     FINISHED = "finished"  #: all input has ended (or the stop is done), and all is committed
     CANCELED = "canceled"
@@ -88,6 +89,10 @@ class LogRecord(msgspec.Struct, frozen=True):
     finished: bool = False
     reason: str = ""  # of FAILED
     savepoint_ids_below: int = 0  # a stop's savepoint may have used ids below this: a new generation begins here
+    inputs: dict[
+        str, str
+    ] = {}  # by uid: where a DataFrame was written to, below the job's folder; for the job's whole life
+    never_ran: bool = False  # of FAILED: the job began at its beginning, and ended before its first attempt
     open_savepoint: str = ""  # the folder of a stop's savepoint whose SAVEPOINT_STOP does not stand: to be discarded
 
 
@@ -211,7 +216,7 @@ class JobLog:
         if newest is None or isinstance(resume, CheckpointPointer):
             return
         where = self._store.uri(self._paths.folder)
-        if resume is Resume.FRESH:
+        if resume is Resume.FRESH and not newest.never_ran:
             raise JobFolderInUse(
                 f"the job {self._paths.job!r} has already run in {where} (its log was last written "
                 f'at {when(newest.written_at)} by {newest.driver}). Continue it with resume="latest", or give this '
@@ -236,6 +241,7 @@ class JobLog:
         if newest is None:
             sequence, generation, incarnation, next_id = 0, 1, secrets.token_hex(8), 1
             latest, retained, stopping, unsettled = None, [], False, ""
+            inputs: dict[str, str] = {}
         else:
             sequence, generation, incarnation = newest.sequence + 1, newest.generation + 1, newest.incarnation
             next_id, latest, retained, stopping = (
@@ -244,7 +250,7 @@ class JobLog:
                 newest.retained,
                 newest.stopping,
             )
-            unsettled = newest.open_savepoint
+            unsettled, inputs = newest.open_savepoint, newest.inputs
         if isinstance(resume, CheckpointPointer):
             next_id = max(next_id, resume.id + 1)
             retained = [pointer for pointer in retained if pointer != resume]
@@ -267,6 +273,7 @@ class JobLog:
             retained=retained,
             stopping=stopping,
             open_savepoint=unsettled,
+            inputs=inputs,
         )
 
     def _adopt(self, record: LogRecord) -> LogRecord:
@@ -354,6 +361,10 @@ class JobLog:
         used = max(self._held().savepoint_ids_below, checkpoint + 1)
         return self._next(LogKind.SAVEPOINT, now, savepoint_ids_below=used, open_savepoint=folder)
 
+    def input_written(self, uid: str, folder: str, now: float) -> LogRecord:
+        """The rows of a DataFrame are whole in the folder: the job reads these very files from now on."""
+        return self._next(LogKind.INPUT, now, inputs={**self._held().inputs, uid: folder})
+
     def finished(self, now: float) -> LogRecord:
         return self._next(LogKind.FINISHED, now, finished=True, stopping=False)
 
@@ -361,8 +372,9 @@ class JobLog:
         """Without `keep` nothing is retained: a next run begins at the beginning."""
         return self._next(LogKind.CANCELED, now, **({} if keep else {"latest": None, "retained": []}))
 
-    def failed(self, now: float, reason: str) -> LogRecord:
-        return self._next(LogKind.FAILED, now, reason=reason)
+    def failed(self, now: float, reason: str, never_ran: bool = False) -> LogRecord:
+        """`never_ran`: a fresh start may come after it, as if there were no log."""
+        return self._next(LogKind.FAILED, now, reason=reason, never_ran=never_ran)
 
     def _next(self, kind: LogKind, now: float, **changes: object) -> LogRecord:
         last = self._held()
@@ -374,6 +386,7 @@ class JobLog:
             writer=self._writer,
             written_at=now,
             reason=str(changes.pop("reason", "")),
+            never_ran=bool(changes.pop("never_ran", False)),
             **changes,
         )
 

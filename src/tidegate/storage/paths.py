@@ -6,7 +6,7 @@
     <job>/chk-17/g3-a5/slot-1-0.in-flight-0         records in flight, where there are many
     <job>/chk-17/g3-a5/slot-1-0.<uid>.<name>.state  keyed state as files; later checkpoints may refer to them too
     <job>/staging/g3-a5/...                         what an attempt keeps for itself
-    <job>/input/<uid>/...                           a DataFrame, materialised before the first attempt
+    <job>/input/<uid>/<random>/...                  a DataFrame, written before the first attempt; the log says which
     <job>/probe/g3-a5                               "do the executors of this attempt share this storage?"
     <job>/probe/create                              "does this storage create only if absent?"; stays for ever
     <job>/savepoints/...                            savepoints that were asked for without a place
@@ -111,9 +111,9 @@ class JobPaths:
     def create_probe(self) -> str:
         return f"{self.job}/probe/create"
 
-    def input(self, uid: str) -> str:
-        """A folder, with a slash at the end; Spark reads it by URI."""
-        return f"{self.input_folder}{_plain(uid)}/"
+    def input(self, uid: str, nonce: str = "") -> str:
+        """A folder, with a slash at the end; Spark writes to it by URI. Older releases had no nonce."""
+        return f"{self.input_folder}{_plain(uid)}/" + (f"{nonce}/" if nonce else "")
 
     def checkpoint_of(self, path: str) -> tuple[CheckpointId, AttemptId] | None:
         """Which checkpoint the file belongs to; None for any other file."""
