@@ -97,4 +97,32 @@ MUTANTS = (
         (Change("coordinator/inputs.py", "        self._delete(left)  # 4\n", ""),),
         ("tests/protocol/test_written_inputs.py",),
     ),
+    Mutant(
+        "partition-of-any-length",
+        "a part is opened whose folder cannot be made when it is committed",
+        (
+            Change(
+                "connectors/partition_names.py",
+                "            if len(folder) > self._max_name_bytes:\n",
+                "            if False:\n",
+            ),
+        ),
+        ("tests/unit/test_connector_partitions.py",),
+    ),
+    Mutant(
+        "partition-that-reads-as-none",
+        "a text that stands for a missing value names a partition",
+        (
+            Change(
+                "connectors/partition_names.py", "            if value == NULL_PARTITION:\n", "            if False:\n"
+            ),
+        ),
+        ("tests/unit/test_connector_partitions.py",),
+    ),
+    Mutant(
+        "committable-moves-any-file",
+        "a committable of somebody else moves files that no sink has staged",
+        (Change("connectors/file_sink.py", "        if not _stays_inside(part):\n", "        if False:\n"),),
+        ("tests/unit/test_connector_partitions.py",),
+    ),
 )

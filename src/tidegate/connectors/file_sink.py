@@ -45,6 +45,7 @@ from tidegate.connectors.file_encoders import (
 )
 from tidegate.connectors.local_paths import local_path, make_folder, sync_folder
 from tidegate.connectors.part_writer import PartWriter, StagedPart
+from tidegate.connectors.partition_names import local_check, store_check
 from tidegate.connectors.stored_files import SpooledParts, publish
 from tidegate.durations import Duration, seconds
 from tidegate.errors import ConfigurationError
@@ -56,6 +57,8 @@ FORMAT_VERSION = 1
 _ATTEMPT = re.compile(r"g(\d+)-a(\d+)-")  #: str(AttemptId), as it stands in staged names
 #: What filesystems without hard links answer to link().
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+#: What no further try can change: the filesystem does not have such names.
+_NEVER = (errno.ENAMETOOLONG, errno.EILSEQ)
 
 
 class FileSink(Sink):
@@ -153,6 +156,7 @@ class _FileWriter(SinkWriter):
             sink.max_bytes,
             sink.max_age_s,
             sink.partition_by,
+            check_partition=local_check(sink.path) if sink.store is None else store_check(sink.store, str),
         )
 
     def _new_name(self) -> str:
@@ -219,7 +223,17 @@ class FileCommitter(Committer):
     version = FORMAT_VERSION
 
     def commit(self, committables: list[bytes]) -> list[CommitOutcome]:
-        return [self._commit(data) for data in committables]
+        """A part that cannot be published does not keep the others waiting: it is told when they are done."""
+        outcomes: list[CommitOutcome] = []
+        trouble: Exception | None = None
+        for data in committables:
+            try:
+                outcomes.append(self._commit(data))
+            except OSError as error:
+                trouble = _impossible(data, error) if error.errno in _NEVER else trouble or error
+        if trouble is not None:
+            raise trouble
+        return outcomes
 
     def _commit(self, data: bytes) -> CommitOutcome:
         try:
@@ -230,6 +244,11 @@ class FileCommitter(Committer):
             return self._lost(
                 f"A committable of the file sink has version {part.version}, this release reads {FORMAT_VERSION}. "
                 "Nothing is lost: start the job with the release that wrote it."
+            )
+        if not _stays_inside(part):
+            return self._lost(
+                f"A committable of the file sink would move {part.staged!r} to {part.final!r}: no file sink writes that. "
+                "Somebody has changed the checkpoint or savepoint that holds it."
             )
         if part.store:
             outcome, reason = publish(open_store(part.store), part)
@@ -275,6 +294,27 @@ class FileCommitter(Committer):
     def _lost(self, reason: str) -> CommitOutcome:
         self.lost_reason = reason
         return CommitOutcome.LOST
+
+
+def _stays_inside(part: FileCommittable) -> bool:
+    """Whether it moves a file from the staging folder of a sink into the folder of that sink. It may be of somebody else."""
+    staging, _, name = part.staged.rpartition("/")
+    root = staging.removesuffix(STAGING)
+    if not name or not (staging == STAGING if part.store else staging.endswith(f"/{STAGING}")):
+        return False
+    inside = part.final.removeprefix(root)
+    steps = inside.split("/")
+    return part.final.startswith(root) and not {"", ".", ".."}.intersection(steps) and STAGING not in steps
+
+
+def _impossible(data: bytes, error: OSError) -> ConfigurationError:
+    part = msgspec.json.decode(data, type=FileCommittable)
+    return ConfigurationError(
+        f"{part.staged} can never be published as {part.final} ({error.strerror}): {part.rows} rows that are part of a "
+        "checkpoint. Move the file to a place of your choice, and start the job from an older checkpoint, or from this one "
+        "with a sink of another uid (allow_dropped_state=True).",
+        path=part.final,
+    )
 
 
 def _finish(part: FileCommittable) -> None:

@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 
 from tidegate.batch import Batch
 from tidegate.connectors.file_encoders import ENCODERS, PartEncoder, StagedFile
+from tidegate.connectors.partition_names import Partition, check_partition_type, partition_folder
 from tidegate.errors import ConfigurationError
 from tidegate.types import RecordType, record_type
 
-NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"  #: Hive's and Spark's name for a missing value
 MAX_OPEN = 64
 
 
@@ -31,7 +30,7 @@ class StagedPart:
     size_bytes: int
     rows: int
     checksum: str
-    partition: tuple[tuple[str, str | None], ...] = ()  #: names and values, as text
+    partition: Partition = ()
 
     @property
     def folder(self) -> str:
@@ -44,9 +43,6 @@ class _OpenPart:
     encoder: PartEncoder
     opened_at: float
     rows: int = 0
-
-
-Partition = tuple[tuple[str, str | None], ...]
 
 
 class PartWriter:
@@ -62,6 +58,7 @@ class PartWriter:
         max_age_s: float | None = None,
         partition_by: Sequence[str] = (),
         max_open: int = MAX_OPEN,
+        check_partition: Callable[[Partition], None] = lambda partition: None,
     ) -> None:
         self._encoder = ENCODERS[format]
         self._open_file = open_file
@@ -70,6 +67,7 @@ class PartWriter:
         self._max_age_s = max_age_s
         self._partition_by = list(partition_by)
         self._max_open = max_open
+        self._check_partition = check_partition
         self._open: dict[Partition, _OpenPart] = {}  #: the one that was written to last comes last
         self._staged: list[StagedPart] = []  #: closed since the last `take`
         if missing := [name for name in self._partition_by if name not in type.field_names]:
@@ -77,6 +75,8 @@ class PartWriter:
                 f"partition_by names {', '.join(map(repr, missing))}, but the stream has the fields "
                 f"{', '.join(type.field_names) or '(none: it has no type)'}."
             )
+        for name in self._partition_by:
+            check_partition_type(name, type.schema.field(name).type)
         # As in Hive and Spark: in Parquet a partition's value stands in the folder's name alone. Lines keep all fields.
         self._drops = bool(self._partition_by) and format == "parquet"
         self._written = _without(type, self._partition_by) if self._drops else type
@@ -91,14 +91,15 @@ class PartWriter:
             return
         self._close_old()
         for partition, records in self._divided(batch):
-            part = self._open.pop(partition, None) or self._new_part()
+            part = self._open.pop(partition, None) or self._new_part(partition)
             self._open[partition] = part
             part.encoder.write(records)
             part.rows += len(records)
             if part.encoder.size_bytes() >= self._max_bytes:
                 self._close(partition)
 
-    def _new_part(self) -> _OpenPart:
+    def _new_part(self, partition: Partition) -> _OpenPart:
+        self._check_partition(partition)
         if len(self._open) >= self._max_open:
             self._close(next(iter(self._open)))
         file = self._open_file()
@@ -148,18 +149,13 @@ class PartWriter:
             places.setdefault(value, []).append(place)
         if self._drops:
             columns = columns.drop_columns(self._partition_by)
-        for value, taken in places.items():
-            rows = columns if len(places) == 1 else columns.take(pa.array(taken))
+        groups: dict[Partition, list[int]] = {}
+        for value, taken in places.items():  # no NaN is equal to another, but all have one folder
             partition = tuple(zip(self._partition_by, map(_text, value), strict=True))
+            groups.setdefault(partition, []).extend(taken)
+        for partition, taken in groups.items():
+            rows = columns if len(groups) == 1 else columns.take(pa.array(taken))
             yield partition, Batch(self._written, columns=rows)
-
-
-def partition_folder(partition: Partition) -> str:
-    """`day=2026-01-01/country=de`, or nothing."""
-    return "/".join(
-        f"{quote(name, safe=' ')}={NULL_PARTITION if value is None else quote(value, safe=' ')}"
-        for name, value in partition
-    )
 
 
 def _text(value: Any) -> str | None:

@@ -34,6 +34,8 @@ _RETRY: dict[str, Any] = {"max_retries": 8, "retry_timeout": timedelta(seconds=6
 
 
 class CloudStore(ObjectStore):
+    max_name_bytes = max_path_bytes = 1024  #: of a key, in all three clouds
+
     def __init__(self, uri: str, **options: Any) -> None:
         super().__init__(without_credentials(uri))
         self._store = self._ask("open", "", lambda: from_url(uri, **{"retry_config": _RETRY, **options}))

@@ -20,7 +20,7 @@ import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -50,6 +50,9 @@ class StorageNotFound(StorageError):
 
 class ObjectStore(ABC):
     """Objects under paths such as `wordcount/log/00000042.json`, relative to `location`. Pickled as its location."""
+
+    max_name_bytes: ClassVar[int] = 255  #: of one part of a path
+    max_path_bytes: ClassVar[int] = 4095  #: with the location
 
     def __init__(self, location: str) -> None:
         self.location = location  #: the URI of the root, without credentials and without a slash at the end

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidegate.connectors.partition_names import Partition
 from tidegate.connectors.tables.sink import TableFile, TableLog, TableSink
 from tidegate.errors import ConfigurationError
 
@@ -44,6 +45,15 @@ class DeltaSink(TableSink):
         # Delta keeps the values of partitions in its log and needs no folders for them; their escapes are read in more
         # than one way.
         return name
+
+    def check_partition(self, partition: Partition) -> None:
+        """Values are in Delta's log, however long. There an empty text is how a missing value is written."""
+        for name, value in partition:
+            if value == "":
+                raise ConfigurationError(
+                    f"{self.store.location}: a record has {name}='', and Delta's readers would find None. Map it to another "
+                    "value before the sink, or partition by another field."
+                )
 
     def check_schema(self, schema: pa.Schema) -> None:
         module = deltalake()

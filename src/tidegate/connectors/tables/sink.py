@@ -26,6 +26,7 @@ from tidegate.connectors.database.names import parse_attempt
 from tidegate.connectors.file_encoders import check_writable
 from tidegate.connectors.local_paths import local_path
 from tidegate.connectors.part_writer import PartWriter, StagedPart
+from tidegate.connectors.partition_names import Partition, store_check
 from tidegate.connectors.stored_files import SpooledParts
 from tidegate.durations import Duration, seconds
 from tidegate.errors import CommitLost, ConfigurationError
@@ -118,6 +119,10 @@ class TableSink(Sink):
         """Where a file of the table lies, relative to it."""
         return f"{folder}/{name}" if folder else name
 
+    def check_partition(self, partition: Partition) -> None:
+        """:raises ConfigurationError: when the table cannot hold records of it."""
+        store_check(self.store, lambda folder: self.file_path("", folder))(partition)
+
     def writer(self, context: WriterContext) -> SinkWriter:
         check_writable("parquet", context.record_type)
         self.check_schema(context.record_type.schema)
@@ -186,6 +191,7 @@ class _TableWriter(SinkWriter):
             sink.max_bytes,
             sink.max_age_s,
             sink.partition_by,
+            check_partition=sink.check_partition,
         )
 
     def write(self, batch: Batch) -> None:
