@@ -18,7 +18,7 @@ from tidegate.coordinator.savepoints import Rescaled
 from tidegate.errors import CheckpointFailed, ConfigurationError, JobFailed, SavepointFailed, TidegateError, TimedOut
 from tidegate.rest.operations import Kind, Operations
 from tidegate.storage.memory_store import MemoryStore
-from tidegate.wire.control import Acknowledge, Committed, Ended, Ready
+from tidegate.wire.control import Acknowledge, Committed, Ended, Heartbeat, LogLine, Ready
 
 ASKS: dict[str, Callable[[JobClient], Any]] = {
     "checkpoint": lambda client: client.checkpoint_now(),
@@ -337,4 +337,15 @@ def test_a_thread_of_the_driver_that_is_told_to_leave_fails_the_attempt_too(tmp_
 
     assert job.ended is JobStatus.FAILED
     assert "work on storage failed unexpectedly: SystemExit: told to leave" in str(job.execution.ended)
+    job.close()
+
+
+def test_what_cannot_be_noted_for_displays_ends_no_job(tmp_path: Path) -> None:
+    job = start_job(tmp_path)
+    job.until(JobStatus.RUNNING)
+
+    job.job.view.lines = None  # type: ignore[assignment]  # so that no line can be kept
+    job.cluster.say(Heartbeat(0, 0, 0, 0, 0, logs=[LogLine(0.0, "INFO", "user", "a line")]))
+
+    assert job.client.checkpoint_now() > 0
     job.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 from collections.abc import Iterator
@@ -106,3 +107,13 @@ def test_a_message_that_cannot_be_formatted_does_not_end_the_slot(slot_log: Slot
 
     assert slot_log.take() == ([], 0)
     assert "Logging error" in capsys.readouterr().err
+
+
+def test_a_line_that_standard_error_does_not_take_is_told_to_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, gone = SlotLog("job", "g1-a1", "0.0"), io.StringIO()
+    gone.close()
+    monkeypatch.setattr("sys.stderr", gone)
+
+    log.emit(logging.LogRecord("user", logging.ERROR, "file", 1, "a bad record", None, None))
+
+    assert [line.message for line in log.take()[0]] == ["a bad record"]

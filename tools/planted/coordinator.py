@@ -226,4 +226,22 @@ MUTANTS = (
         ),
         ("tests/protocol/test_incremental_jobs.py::test_without_failures",),
     ),
+    Mutant(
+        "a-line-of-a-display-ends-the-job",
+        "what cannot be noted for displays is an exception in the coordinator's thread",
+        (
+            Change(
+                "coordinator/observing.py",
+                "            except Exception:  # what is only shown ends no job\n",
+                "            except ZeroDivisionError:\n",
+            ),
+        ),
+        (ASKS,),
+    ),
+    Mutant(
+        "a-uid-that-cannot-be-stored",
+        "a uid that UTF-8 cannot write is accepted, and no checkpoint of the job is ever complete",
+        (Change("graph/logical.py", "            if not is_writable(text):\n", "            if False:\n"),),
+        (TEXT,),
+    ),
 )

@@ -194,9 +194,9 @@ class Attempt:
             case LastCounts(operators):
                 self.view.publish(SlotReported(slot, self.view.latest_heartbeat(slot, operators)))
             case Acknowledge(checkpoint, snapshot, timings):
-                self._reports.acknowledged(checkpoint, slot, snapshot, timings)
                 self._note_files(CheckpointId(checkpoint), snapshot)
                 self._decide(SnapshotAcknowledged(slot, self.id, CheckpointId(checkpoint), snapshot))
+                self._reports.acknowledged(checkpoint, slot, snapshot, timings)
             case Decline(checkpoint, reason, overtaken):
                 self._decide(SnapshotDeclined(slot, self.id, CheckpointId(checkpoint), reason, overtaken))
             case InboxOverBound():

@@ -253,7 +253,10 @@ class JobView:
 
     def publish(self, event: JobEvent) -> None:
         with self._lock:
-            self._note(event)
+            try:
+                self._note(event)
+            except Exception:  # what is only shown ends no job
+                log.exception("an event could not be noted for whoever looks: %s", type(event).__name__)
             observers = list(self._observers)
         for observer in observers:
             try:

@@ -7,6 +7,7 @@ the stack when something is logged: records pay nothing for it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
@@ -52,7 +53,8 @@ class SlotLog(logging.Handler):
             else:
                 self._dropped += 1
         if record.levelno >= logging.WARNING:
-            sys.stderr.write(self.format_line(line) + "\n")
+            with contextlib.suppress(OSError, ValueError):  # a closed stderr: the driver gets the line all the same
+                sys.stderr.write(self.format_line(line) + "\n")
 
     def take(self) -> tuple[list[LogLine], int]:
         """The lines since the last call, and how many were left out."""
