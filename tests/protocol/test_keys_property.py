@@ -134,6 +134,21 @@ def test_mixed_keys_of_a_function_are_the_keys_that_count(seed: int, parallelism
     assert_counted(keys, result.collected.rows("out"))
 
 
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize(
+    "others", [[5.5], [Decimal("5.0"), Decimal("5.5")], [True, 1.0], ["5"], [(5,), (5.0,)]], ids=str
+)
+def test_an_int_is_the_same_key_whatever_is_in_its_batch(others: list[Any], parallelism: int) -> None:
+    keys = [5, 5, *others, 5, 1, 5, *others, 5] * 10
+    env = a_job(parallelism)
+    keyed = stream_of(env, "in", keys, tg.Pickled).key_by(lambda record: record[1])
+    keyed.process_batches(CountBatches(), uid="count", returns=tuple[tg.Pickled, int]).collect(uid="out")
+
+    result = run_in_process(env)
+
+    assert_counted(keys, result.collected.rows("out"))
+
+
 @pytest.mark.parametrize("kind", DRAWS, ids=str)
 @pytest.mark.parametrize(("parallelism", "nullable"), [(1, False), (3, True)])
 def test_keys_of_one_type_count_alike_by_name_and_by_function(kind: Any, parallelism: int, nullable: bool) -> None:

@@ -73,4 +73,54 @@ MUTANTS = (
         ),
         tests=("tests/unit/test_hot_keys.py",),
     ),
+    Mutant(
+        "union-by-the-first",
+        "all streams of a union are partitioned as the first is",
+        (
+            Change(
+                "api/streams.py",
+                "        inputs = [i for stream in (self, *others) for i in stream._inputs]\n",
+                "        way = self._inputs[0].partitioning\n"
+                "        inputs = [replace(i, partitioning=way) for stream in (self, *others) for i in stream._inputs]\n",
+            ),
+        ),
+        tests=("tests/protocol/test_partitioning.py",),
+    ),
+    Mutant(
+        "global-is-forward",
+        "records for one subtask go on where they are",
+        (
+            Change(
+                "task/edges.py",
+                "            case Partitioning.GLOBAL:\n                self._append(0, batch)\n",
+                "            case Partitioning.GLOBAL:\n"
+                "                self._append(self._origin % len(self._buffers), batch)\n",
+            ),
+        ),
+        tests=("tests/protocol/test_partitioning.py",),
+    ),
+    Mutant(
+        "dictionaries-on-the-wire",
+        "streams hold dictionaries, which a frame has no place for",
+        (
+            Change(
+                "types/dictionaries.py",
+                "    return pa.schema([plain_field(field) for field in schema], metadata=schema.metadata)\n",
+                "    return schema\n",
+            ),
+        ),
+        tests=("tests/protocol/test_dictionary_columns.py",),
+    ),
+    Mutant(
+        "columns-as-a-source-has-them",
+        "a source's batch is taken for what the stream is declared as",
+        (
+            Change(
+                "task/operators/source.py",
+                "columns=self.output_type.conformed(records))\n",
+                "columns=records)\n",
+            ),
+        ),
+        tests=("tests/protocol/test_dictionary_columns.py",),
+    ),
 )

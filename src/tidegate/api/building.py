@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidegate.api.user_line import calling_line
 from tidegate.errors import ConfigurationError, GraphError
 from tidegate.graph import specs
-from tidegate.graph.logical import Edge, Operator, Partitioning
+from tidegate.graph.logical import MAIN_OUTPUT, Edge, Operator, Partitioning
 from tidegate.ids import OperatorUid
 from tidegate.state.key_selector import KeySelector
 from tidegate.types import RecordType
@@ -16,6 +17,21 @@ if TYPE_CHECKING:
     from tidegate.api.environment import StreamEnvironment
 
 EdgePlan = tuple[OperatorUid, str, int, Partitioning, KeySelector | None]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInput:
+    """One output of one operator, and how its records reach the next. A union has several, each with its own way."""
+
+    operator: OperatorUid
+    tag: str = MAIN_OUTPUT
+    partitioning: Partitioning = Partitioning.FORWARD
+
+    def edge(self, input_index: int = 0) -> EdgePlan:
+        return self.operator, self.tag, input_index, self.partitioning, None
+
+    def keyed_edge(self, key: KeySelector, input_index: int = 0) -> EdgePlan:
+        return self.operator, self.tag, input_index, Partitioning.HASH, key
 
 
 def add_operator(

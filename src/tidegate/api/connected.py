@@ -19,7 +19,7 @@ from tidegate.api.functions import (
 )
 from tidegate.errors import GraphError
 from tidegate.graph import specs
-from tidegate.graph.logical import MAIN_OUTPUT, Partitioning
+from tidegate.graph.logical import MAIN_OUTPUT
 
 if TYPE_CHECKING:
     from tidegate.api.streams import DataStream
@@ -50,8 +50,7 @@ class ConnectedStreams:
         out = self._first._returned(returns, main, True)
         edges: list[EdgePlan] = []
         for index, (stream, key) in enumerate(zip((self._first, self._second), self._keys, strict=True)):
-            partitioning = stream._partitioning if key is None else Partitioning.HASH
-            edges += [(upstream, tag, index, partitioning, key) for upstream, tag in stream._inputs]
+            edges += [each.edge(index) if key is None else each.keyed_edge(key, index) for each in stream._inputs]
         env = self._first._env
         new = add_operator(
             env, spec, name or type(function).__name__, {MAIN_OUTPUT: out}, uid, parallelism, max_parallelism, edges
@@ -65,7 +64,7 @@ class ConnectedStreams:
     def _broadcast_spec(self, function: Any) -> specs.BroadcastProcessSpec:
         what = "process on a stream connected to a broadcast one"
         key, other = self._keys
-        if other is not None or self._second._partitioning is not Partitioning.BROADCAST:
+        if other is not None or not self._second._is_broadcast:
             raise GraphError(
                 f"{type(function).__name__} has a broadcast side: write stream.connect(other.broadcast()), so that every "
                 "subtask gets every element of the other stream"

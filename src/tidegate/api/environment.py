@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tidegate.api.building import add_operator
+from tidegate.api.building import StreamInput, add_operator
 from tidegate.api.overrides import current_overrides
 from tidegate.api.streams import DataStream
 from tidegate.config import JobConfig, RestartSettings
@@ -218,7 +218,7 @@ class StreamEnvironment:
         new = add_operator(
             self, SourceSpec(source), name or type(source).__name__, {MAIN_OUTPUT: out}, uid, parallelism, None, []
         )
-        return DataStream(self, [(new, MAIN_OUTPUT)], out)
+        return DataStream(self, [StreamInput(new)], out)
 
     def from_collection(
         self, items: Iterable[Any], *, uid: str, type: Any = None, parallelism: int | None = None

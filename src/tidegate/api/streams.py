@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import operator as op
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Union
 
 import pyarrow as pa
 
 from tidegate.api import aggregates, vectorised
-from tidegate.api.building import add_operator, need_instance
+from tidegate.api.building import StreamInput, add_operator, need_instance
 from tidegate.api.connected import ConnectedStreams
 from tidegate.api.functions import (
     KeyedBatchFunction,
@@ -38,19 +39,12 @@ FieldName = Union[str, int]
 
 
 class DataStream:
-    """Records of one output, or of several (union), with the way they reach the next operator."""
+    """Records of one output, or of several (union), each with the way its records reach the next operator."""
 
-    def __init__(
-        self,
-        env: StreamEnvironment,
-        inputs: list[tuple[OperatorUid, str]],
-        type: RecordType,
-        partitioning: Partitioning = Partitioning.FORWARD,
-    ) -> None:
+    def __init__(self, env: StreamEnvironment, inputs: list[StreamInput], type: RecordType) -> None:
         self._env = env
         self._inputs = inputs
         self._type = type
-        self._partitioning = partitioning
 
     @property
     def type(self) -> RecordType:
@@ -123,7 +117,8 @@ class DataStream:
         return KeyedStream(self, make_key_selector(self._type, key, key_type))
 
     def union(self, *others: DataStream) -> DataStream:
-        """The records of all, in no order between them."""
+        """The records of all, in no order between them. Each stream keeps its partitioning: of
+        `a.union(b.broadcast())`, every subtask gets every record of b, and its share of a."""
         for other in others:
             if not self._type.equals(other._type):
                 raise TypeDeclarationError(
@@ -131,7 +126,7 @@ class DataStream:
                     "Map them to a common type first."
                 )
         inputs = [i for stream in (self, *others) for i in stream._inputs]
-        return DataStream(self._env, inputs, self._type, self._partitioning)
+        return DataStream(self._env, inputs, self._type)
 
     def connect(self, other: DataStream) -> ConnectedStreams:
         """Two streams of any types, for a function with two inputs. For the broadcast pattern: `connect(rules.broadcast())`."""
@@ -143,23 +138,36 @@ class DataStream:
 
     def rebalance(self) -> DataStream:
         """Spread evenly over the next operator's subtasks."""
-        return DataStream(self._env, self._inputs, self._type, Partitioning.REBALANCE)
+        return self._partitioned(Partitioning.REBALANCE)
 
     def broadcast(self) -> DataStream:
         """Every subtask of the next operator gets every record."""
-        return DataStream(self._env, self._inputs, self._type, Partitioning.BROADCAST)
+        return self._partitioned(Partitioning.BROADCAST)
+
+    def global_(self) -> DataStream:
+        """All records to the first subtask of the next operator: for what needs to see all of them in one place, without
+        keys. Its other subtasks get nothing, so give it `parallelism=1`."""
+        return self._partitioned(Partitioning.GLOBAL)
+
+    def _partitioned(self, partitioning: Partitioning) -> DataStream:
+        inputs = [replace(each, partitioning=partitioning) for each in self._inputs]
+        return DataStream(self._env, inputs, self._type)
+
+    @property
+    def _is_broadcast(self) -> bool:
+        return all(each.partitioning is Partitioning.BROADCAST for each in self._inputs)
 
     def side_output(self, tag: OutputTag) -> DataStream:
         """What the operator before emits with `ctx.output(tag, value)`."""
         if len(self._inputs) != 1:
             raise GraphError("side_output belongs to one operator; call it before union")
-        uid, _ = self._inputs[0]
+        uid = self._inputs[0].operator
         declared = self._env._graph.operators[uid].outputs
         side_type = record_type(tag.type)
         if tag.name in declared and not declared[tag.name].equals(side_type):
             raise GraphError(f"the side output {tag.name!r} is read with two different types")
         declared[tag.name] = side_type
-        return DataStream(self._env, [(uid, tag.name)], side_type)
+        return DataStream(self._env, [StreamInput(uid, tag.name)], side_type)
 
     # -- sinks ------------------------------------------------------------------------------------------------------
 
@@ -189,7 +197,7 @@ class DataStream:
     # -- building ---------------------------------------------------------------------------------------------------
 
     def _derived(self, name: str) -> str:
-        return self._env._graph.derive_uid([uid for uid, _ in self._inputs], name)
+        return self._env._graph.derive_uid([each.operator for each in self._inputs], name)
 
     def _need_typed(self, what: str) -> None:
         if not self._type.typed:
@@ -208,7 +216,7 @@ class DataStream:
         return self._output_of(self._add(spec, name, {MAIN_OUTPUT: out}, uid, parallelism), out)
 
     def _output_of(self, operator: OperatorUid, out: RecordType) -> DataStream:
-        return DataStream(self._env, [(operator, MAIN_OUTPUT)], out)
+        return DataStream(self._env, [StreamInput(operator)], out)
 
     def _add(
         self,
@@ -217,11 +225,9 @@ class DataStream:
         outputs: dict[str, RecordType],
         uid: str | None,
         parallelism: int | None,
-        key: KeySelector | None = None,
-        max_parallelism: int | None = None,
     ) -> OperatorUid:
-        edges = [(upstream, tag, 0, self._partitioning, key) for upstream, tag in self._inputs]
-        return add_operator(self._env, spec, name, outputs, uid, parallelism, max_parallelism, edges)
+        edges = [each.edge() for each in self._inputs]
+        return add_operator(self._env, spec, name, outputs, uid, parallelism, None, edges)
 
 
 class StreamSink:
@@ -301,7 +307,7 @@ class KeyedStream:
         Where one key has a declared type and the other (of a key function) has none, the declared one holds for both."""
         if isinstance(other, KeyedStream):
             return ConnectedStreams(self._stream, other._stream, joined_selectors(self._key, other._key))
-        if not isinstance(other, DataStream) or other._partitioning is not Partitioning.BROADCAST:
+        if not isinstance(other, DataStream) or not other._is_broadcast:
             raise GraphError(
                 "a keyed stream connects to another keyed stream, or to a broadcast one: call key_by on both, or "
                 "broadcast() on the other"
@@ -362,7 +368,7 @@ class KeyedStream:
         max_parallelism: int | None,
     ) -> DataStream:
         stream = self._stream
-        edges = [(upstream, tag, 0, Partitioning.HASH, self._key) for upstream, tag in stream._inputs]
+        edges = [each.keyed_edge(self._key) for each in stream._inputs]
         new = add_operator(stream._env, spec, name, {MAIN_OUTPUT: out}, uid, parallelism, max_parallelism, edges)
         return stream._output_of(new, out)
 

@@ -39,6 +39,7 @@ class Partitioning(enum.Enum):
     HASH = "hash"  #: by key group
     REBALANCE = "rebalance"  #: round robin
     BROADCAST = "broadcast"  #: to every subtask
+    GLOBAL = "global"  #: to the first subtask
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from tidegate.state.map_keys import canonical_form
 from tidegate.state.rocksdb_plain import NotPlain, PlainForm, column_of_plain, plain_form
 from tidegate.types import DataType
 from tidegate.types.containers import OptionalType
+from tidegate.types.dictionaries import plain_type, with_type
 from tidegate.types.pickled import PickledType
 from tidegate.types.scalars import INT64_MAX, INT64_MIN, ScalarType
 
@@ -241,7 +242,8 @@ class IpcCells(_KeptAsCells):
         self._schema = _ipc_schema(data_type.arrow)
 
     def admit(self, value: Any) -> bytes:
-        batch = pa.RecordBatch.from_arrays([self.type.to_arrow([value])], schema=self._schema)
+        column = with_type(self.type.to_arrow([value]), self._schema.field(0).type)
+        batch = pa.RecordBatch.from_arrays([column], schema=self._schema)
         return bytes(batch.serialize())
 
     def give(self, kept: Any) -> Any:
@@ -319,11 +321,14 @@ def column_of_cells(layout: str, arrow: pa.DataType, cells: Sequence[bytes]) -> 
         if layout == "ipc":
             schema = _ipc_schema(arrow)
             batches = [pa.ipc.read_record_batch(pa.py_buffer(cell), schema) for cell in cells]
-            return pa.concat_arrays([batch.column(0) for batch in batches]) if batches else pa.array([], arrow)
+            if not batches:
+                return pa.array([], arrow)
+            return with_type(pa.concat_arrays([batch.column(0) for batch in batches]), arrow)
     except (msgspec.MsgspecError, pa.ArrowException, ValueError, IndexError, TypeError) as error:
         raise CheckpointDamaged(f"stored values of {layout} layout cannot be read as {arrow}: {error}") from error
     raise CheckpointDamaged(f"stored values have the layout {layout!r}, which this release does not know.")
 
 
 def _ipc_schema(arrow: pa.DataType) -> pa.Schema:
-    return pa.schema([("value", arrow)])
+    """A message of one row has no place for dictionaries, so the values stand in it."""
+    return pa.schema([("value", plain_type(arrow))])

@@ -96,6 +96,8 @@ class EdgeWriter:
                     self._append(target, batch)
             case Partitioning.REBALANCE:
                 self._rebalance(batch)
+            case Partitioning.GLOBAL:
+                self._append(0, batch)
             case Partitioning.HASH:
                 self._by_key(batch)
 

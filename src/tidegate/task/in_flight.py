@@ -121,6 +121,8 @@ def _share_of(frame: Frame, edge: PlannedEdge, subtask: int, old_parallelism: in
     match edge.partitioning:
         case Partitioning.BROADCAST:
             return _for(frame, subtask) if frame.target == subtask % old_parallelism else None
+        case Partitioning.GLOBAL:
+            return _for(frame, subtask) if subtask == 0 else None
         case Partitioning.HASH:
             return _keyed_share(frame, edge, subtask)
         case _:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.types as pat
 
 from tidegate.types.base import DataType, misfit
+from tidegate.types.dictionaries import plain_type
 from tidegate.types.scalars import is_bytes, is_text
 
 _NONE = type(None)
@@ -35,8 +36,8 @@ class ArrowType(DataType):
         return _array(values, self.arrow, self.name)
 
     def _decode(self, array: pa.Array) -> list[Any]:
-        if not array.type.equals(self.arrow) and not pat.is_dictionary(self.arrow):
-            array = array.cast(self.arrow)
+        if not array.type.equals(self.arrow) and not array.type.equals(plain_type(self.arrow)):
+            array = array.cast(plain_type(self.arrow))
         return array.to_pylist()
 
     def _copied(self, value: Any) -> Any:

@@ -23,6 +23,7 @@ from tidegate.types.arrow_types import ArrowType
 from tidegate.types.base import DataType, decode_inside, encode_inside, misfit
 from tidegate.types.containers import DataclassType, TupleType
 from tidegate.types.copying import Copier, copy_record, dataclass_copier, dict_copier
+from tidegate.types.dictionaries import plain_schema, plain_type, with_type
 
 
 class RecordType(ABC):
@@ -52,6 +53,33 @@ class RecordType(ABC):
         """What gives a record that changes to another holder's do not reach; None where nobody can change a record."""
         return None if all(field.immutable for field in self.field_types) else copy_record
 
+    def conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch that somebody made, as the columns of this type: in its order, without dictionaries, in its widths.
+
+        :raises TypeDeclarationError: when it holds something else.
+        """
+        schema = self.schema
+        if schema is None or batch.schema.equals(schema):
+            return batch
+        columns = [
+            with_type(column, plain_type(column.type)) for column in (batch.column(n) for n in self._named_in(batch))
+        ]
+        plain = pa.RecordBatch.from_arrays(columns, self.field_names)
+        try:
+            return plain if plain.schema.equals(schema) else plain.cast(schema)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+            has = ", ".join(f"{field.name}: {field.type}" for field in batch.schema)
+            raise TypeDeclarationError(
+                f"a batch has the columns {has}, and its stream is declared as {self.name}: {error}. "
+                "Declare what the columns are, or cast them before.",
+                declared=self.name,
+            ) from error
+
+    def _made(self, columns: list[pa.Array]) -> pa.RecordBatch:
+        assert self.schema is not None
+        plain = [with_type(column, field.type) for column, field in zip(columns, self.schema, strict=True)]
+        return pa.RecordBatch.from_arrays(plain, schema=self.schema)
+
     def equals(self, other: object) -> bool:
         return type(self) is type(other) and self.name == other.name and self.schema == other.schema  # type: ignore[attr-defined]
 
@@ -65,29 +93,33 @@ class RecordType(ABC):
         return f"<RecordType {self.name}>"
 
     def _columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        return (
+            batch.columns if batch.schema.names == self.field_names else list(map(batch.column, self._named_in(batch)))
+        )
+
+    def _named_in(self, batch: pa.RecordBatch) -> list[str]:
+        """The names of the columns, each of which the batch has once."""
         names = batch.schema.names
-        if names == self.field_names:
-            return batch.columns
         missing = [name for name in self.field_names if names.count(name) != 1]
         if missing:
             raise TypeDeclarationError(
                 f"a batch of {self.name} must have the columns {self.field_names}, each once; it has {names}.",
                 declared=self.name,
             )
-        return [batch.column(name) for name in self.field_names]
+        return self.field_names
 
 
 class ScalarRecords(RecordType):
     def __init__(self, type: DataType) -> None:
         self._type = type
         self.name = type.name
-        self.schema = pa.schema([("value", type.arrow)])
+        self.schema = plain_schema(pa.schema([("value", type.arrow)]))
         self.field_names = ["value"]
         self.field_types = [type]
         self.annotation = type.annotation
 
     def to_batch(self, rows: list[Any]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([self._type.to_arrow(rows)], schema=self.schema)
+        return self._made([self._type.to_arrow(rows)])
 
     def to_rows(self, batch: pa.RecordBatch) -> list[Any]:
         return self._type.from_arrow(self._columns(batch)[0])
@@ -97,13 +129,13 @@ class TupleRecords(RecordType):
     def __init__(self, type: TupleType) -> None:
         self._type = type
         self.name = type.name
-        self.schema = pa.schema(list(type.arrow))
+        self.schema = plain_schema(pa.schema(list(type.arrow)))
         self.field_names = self.schema.names
         self.field_types = type.parts
         self.annotation = type.annotation
 
     def to_batch(self, rows: list[Any]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(self._type.columns_of(rows), schema=self.schema)
+        return self._made(self._type.columns_of(rows))
 
     def to_rows(self, batch: pa.RecordBatch) -> list[Any]:
         return self._type.values_of(self._columns(batch))
@@ -113,13 +145,13 @@ class DataclassRecords(RecordType):
     def __init__(self, type: DataclassType) -> None:
         self._type = type
         self.name = type.name
-        self.schema = pa.schema(list(type.arrow))
+        self.schema = plain_schema(pa.schema(list(type.arrow)))
         self.field_names = list(type.fields)
         self.field_types = list(type.fields.values())
         self.annotation = type.annotation
 
     def to_batch(self, rows: list[Any]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(self._type.columns_of(rows), schema=self.schema)
+        return self._made(self._type.columns_of(rows))
 
     def to_rows(self, batch: pa.RecordBatch) -> list[Any]:
         return self._type.values_of(dict(zip(self.field_names, self._columns(batch), strict=True)), batch.num_rows)
@@ -133,7 +165,7 @@ class DataclassRecords(RecordType):
 
 class SchemaRecords(RecordType):
     def __init__(self, schema: pa.Schema) -> None:
-        self.schema = schema
+        self.schema = schema = plain_schema(schema)
         self.field_names = schema.names
         self.field_types = [ArrowType(field.type) for field in schema]
         self.name = f"schema{{{', '.join(f'{field.name}:{field.type}' for field in schema)}}}"

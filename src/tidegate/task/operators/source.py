@@ -95,7 +95,7 @@ class SourceOperator(RunningOperator):
     def _batch_of(self, records: Any) -> Batch:
         assert self.output_type is not None
         if isinstance(records, pa.RecordBatch):
-            return Batch(self.output_type, columns=records)
+            return Batch(self.output_type, columns=self.output_type.conformed(records))
         return Batch(self.output_type, rows=self._own(MAIN_OUTPUT, records))
 
     def _own(self, tag: str, rows: list[Any]) -> list[Any]:

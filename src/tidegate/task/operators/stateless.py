@@ -16,6 +16,7 @@ from tidegate.errors import TypeDeclarationError
 from tidegate.graph.plan import PlannedOperator
 from tidegate.task.operators.base import RunningOperator, check_iterable
 from tidegate.task.operators.checkpointed import keeper_for
+from tidegate.types.base import inside
 
 
 class _CallingOperator(RunningOperator):
@@ -88,16 +89,11 @@ def emit_columns(operator: RunningOperator, result: Any, timestamps: np.ndarray[
     if not isinstance(result, pa.RecordBatch):
         raise TypeError(f"a batch function must return a pyarrow.RecordBatch or None, not {type(result).__name__}")
     assert operator.output_type is not None
-    schema = operator.output_type.schema
-    if schema is None:
+    if not operator.output_type.typed:
         raise TypeDeclarationError(f"{operator.name} returns columns: declare their type with returns=")
-    if not result.schema.equals(schema):
-        try:
-            result = result.select(schema.names).cast(schema)
-        except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-            raise TypeDeclarationError(
-                f"{operator.name} returned columns {result.schema.names} of types {[str(t) for t in result.schema.types]}, "
-                f"but its stream is declared as {operator.output_type.name}: {error}"
-            ) from error
+    try:
+        result = operator.output_type.conformed(result)
+    except TypeDeclarationError as error:
+        raise inside(f"what {operator.name} returned", error) from error
     if result.num_rows:
         operator.emit(Batch(operator.output_type, columns=result, timestamps=timestamps))
