@@ -196,8 +196,8 @@ MUTANTS = (
             ),
             Change(
                 "task/operators/source.py",
-                "for split in self._reader.snapshot(checkpoint)]",
-                'for split in getattr(self, "_noted", None) or self._reader.snapshot(checkpoint)]',
+                "kept_splits(self._reader.snapshot(checkpoint), self._reader)",
+                'kept_splits(getattr(self, "_noted", None) or self._reader.snapshot(checkpoint), self._reader)',
             ),
         ),
     ),
