@@ -9,6 +9,9 @@ import tempfile
 
 from rocksdb_kit import rocks_backends
 
+from tidegate.state.keys import key_type
+from tidegate.state.rocksdb_options import RocksSettings
+
 # A process of its own: what the process has at most is counted by the kernel, for RocksDB and Python together.
 PROGRAM = """
 import random, sys
@@ -187,3 +190,21 @@ def test_a_local_disk_that_takes_no_more_is_named_with_the_way_out():
     assert said.startswith("StorageError"), said
     assert f"RocksDB cannot write to its folder {folder}" in said
     assert 'env.state_backend("rocksdb", folder=...)' in said
+
+
+def test_the_blocks_of_tables_that_are_gone_stay_within_the_bound() -> None:
+    with rocks_backends() as backends:
+        backends.settings = RocksSettings(memory_bytes=256 << 10, folder=backends.folder / "state")
+        backend, function = backends.bound(key_type(int))
+        blocks = backend._memory.blocks
+        used_bytes = []
+        for checkpoint in range(120):
+            for key in range(20):
+                backend.set_current_key(key)
+                function.total.set(checkpoint)
+            snapshot = backend.snapshot()
+            snapshot.files()
+            snapshot.release()
+            used_bytes.append(blocks.get_usage())
+            assert blocks.get_usage() - blocks.get_pinned_usage() <= 128 << 10
+    assert max(used_bytes[60:]) <= max(used_bytes[:60]) + (16 << 10), used_bytes

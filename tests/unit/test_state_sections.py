@@ -22,7 +22,7 @@ from tidegate.state.declarations import AggregatingState, ListState, MapState, R
 from tidegate.state.heap import HeapStateBackend
 from tidegate.state.keys import key_type
 from tidegate.state.operator_state import OperatorStateStore
-from tidegate.state.sections import SectionWriter
+from tidegate.state.section_writer import SectionWriter
 from tidegate.state.ttl import Ttl
 from tidegate.storage.memory_store import MemoryStore
 from tidegate.storage.snapshot_file import SnapshotFileWriter, read_sections, store_snapshot

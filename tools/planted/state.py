@@ -7,6 +7,7 @@ from planted.kinds import Change, Mutant
 _UNSETTLED = ("tests/unit/test_rocksdb_unsettled.py",)
 _THREADS = ("tests/unit/test_heap_increment_threads.py",)
 _TIMERS = ("tests/unit/test_timer_queue.py",)
+_SIZES = ("tests/unit/test_state_section_sizes.py",)
 
 MUTANTS = (
     Mutant(
@@ -105,6 +106,54 @@ MUTANTS = (
             ),
         ),
         _THREADS,
+    ),
+    Mutant(
+        "blocks-without-a-bound",
+        "rows are joined to be sorted however large they are",
+        (
+            Change(
+                "state/section_writer.py",
+                "        if self._block_bytes + size > self._section_bytes:\n",
+                "        if False:\n",
+            ),
+        ),
+        _SIZES,
+    ),
+    Mutant(
+        "section-for-each-key-group",
+        "all rows of a key group are joined to one section however large they are",
+        (Change("state/section_writer.py", "        if taken and size > most_bytes:\n", "        if False:\n"),),
+        _SIZES,
+    ),
+    Mutant(
+        "parts-are-not-halved",
+        "values that make no column together fail the snapshot",
+        (Change("state/section_writer.py", "            if stop - start == 1:\n", "            if True:\n"),),
+        _SIZES,
+    ),
+    Mutant(
+        "rocksdb-section-for-each-key-group",
+        "all rows of a key group in RocksDB are joined to one section however large they are",
+        (
+            Change(
+                "state/rocksdb_sections.py",
+                "        if waiting and size + batch.nbytes > section_bytes:\n",
+                "        if False:\n",
+            ),
+        ),
+        _SIZES,
+    ),
+    Mutant(
+        "list-cut-in-two",
+        "a list of RocksDB whose rows are in two pieces is stored as two lists",
+        (
+            Change(
+                "state/rocksdb_sections.py",
+                "        if piece and is_full and not (is_list and row[0].startswith(address_in(piece[-1][0]))):\n",
+                "        if piece and is_full:\n",
+            ),
+        ),
+        _SIZES,
     ),
     Mutant(
         "dead-timers-stay",

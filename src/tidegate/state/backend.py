@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 
 class Section(NamedTuple):
-    """All rows of one key group of one state; there is at most one of each in a snapshot, and none is empty.
+    """Rows of one key group of one state. There may be several of each in a snapshot, where the state is large: a key's rows of
+    a value or list state are in one of them. None is empty.
 
     Operator state (state/operator_state.py) has sections too, with kinds and a key group of its own.
     """

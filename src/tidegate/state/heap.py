@@ -25,7 +25,7 @@ from tidegate.state.heap_dict import DictList, DictMap, value_handle
 from tidegate.state.heap_tables import CHUNK_MASK, ListTable, MapTable, ValueTable
 from tidegate.state.heap_ttl_tables import ExpiringLists, ExpiringMaps, ExpiringTable, ExpiringValues, Moment
 from tidegate.state.map_keys import map_key_fit
-from tidegate.state.sections import SectionWriter
+from tidegate.state.section_writer import SectionWriter
 from tidegate.state.table_backend import StateTable, TableBackend
 from tidegate.state.ttl import Lifetime
 

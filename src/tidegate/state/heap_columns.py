@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from tidegate.state.heap_index import KeyColumn
     from tidegate.state.heap_tables import CurrentKey
     from tidegate.state.keys import KeyType
-    from tidegate.state.sections import SectionReader, SectionWriter
+    from tidegate.state.section_writer import SectionWriter
+    from tidegate.state.sections import SectionReader
 
     Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -41,7 +41,8 @@ from tidegate.state.sections import PIECE_ROWS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.state.sections import SectionReader, SectionWriter
+    from tidegate.state.section_writer import SectionWriter
+    from tidegate.state.sections import SectionReader
 
     Chunk = dict[Any, Any]
 

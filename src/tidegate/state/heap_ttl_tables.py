@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from tidegate.state.expiring import Pair
     from tidegate.state.heap_tables import Chunk
-    from tidegate.state.sections import SectionReader, SectionWriter
+    from tidegate.state.section_writer import SectionWriter
+    from tidegate.state.sections import SectionReader
 
 _NO_PAIRS: dict[Any, Any] = {}
 ELEMENTS_AT_ONCE = 256  #: of a list, forgotten in one go

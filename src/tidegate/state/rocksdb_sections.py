@@ -1,7 +1,7 @@
 """Rows of a stored database as the sections that every backend reads and writes. Executor, the snapshot's thread.
 
-The rows come in the order of their key groups, so a section is done when the next key group begins, and no more than one
-is in memory. What a section looks like is said in state/sections.py; this is the other place that makes them, from
+The rows come in the order of their key groups, so a section is done when the next key group begins or it is large, and no more
+than one is in memory. What a section looks like is said in state/sections.py; this is the other place that makes them, from
 cells and without making a Python object of each value.
 """
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tidegate.errors import StateTooLarge
 from tidegate.ids import KeyGroup
 from tidegate.state.backend import Section
 from tidegate.state.rocksdb_expiring import EXPIRING, live_cell, live_elements, without_expiries
@@ -20,7 +21,7 @@ from tidegate.state.rocksdb_keys import GROUP_BYTES, address_in, group_of, group
 from tidegate.state.rocksdb_lists import SEQUENCE_BYTES
 from tidegate.state.rocksdb_plain import offsets_of
 from tidegate.state.rocksdb_rows import column_of_cells, decode_elements
-from tidegate.state.sections import PIECE_ROWS
+from tidegate.state.sections import MAX_ROW_BYTES, PARTS, PIECE_ROWS, SECTION_BYTES
 
 if TYPE_CHECKING:
     from tidegate.state.rocksdb_store import RowFormat, StoredStates
@@ -29,14 +30,35 @@ if TYPE_CHECKING:
     Parts = tuple[bytes, bytes]  # key, namespace
 
 
-def stored_sections(stored: StoredStates, written: RowFormat, key_groups: range, now_ms: int = 0) -> Iterator[Section]:
-    """Of one state, key groups ascending, without what has expired at `now_ms`."""
+def stored_sections(
+    stored: StoredStates,
+    written: RowFormat,
+    key_groups: range,
+    now_ms: int = 0,
+    section_bytes: int = SECTION_BYTES,
+) -> Iterator[Section]:
+    """Of one state, key groups ascending, without what has expired at `now_ms`.
+
+    :raises StateTooLarge: for a list that is too large to be a row.
+    """
     rows = stored.rows_between(written.name, group_prefix(key_groups.start), group_prefix(key_groups.stop))
     live = _live(written, rows, now_ms) if written.layout.startswith(EXPIRING) else rows
     for group, group_rows in groupby(live, key=lambda row: row[0][:GROUP_BYTES]):
-        batches = list(_batches(written, group_rows))
-        (batch,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-        yield Section(written.name, written.kind, KeyGroup(group_of(group)), batch)
+        for batches in _in_sections(_batches(written, group_rows, section_bytes // PARTS), section_bytes):
+            (batch,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+            yield Section(written.name, written.kind, KeyGroup(group_of(group)), batch)
+
+
+def _in_sections(batches: Iterator[pa.RecordBatch], section_bytes: int) -> Iterator[list[pa.RecordBatch]]:
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if waiting and size + batch.nbytes > section_bytes:
+            yield waiting
+            waiting, size = [], 0
+        waiting.append(batch)
+        size += batch.nbytes
+    yield waiting
 
 
 def _live(written: RowFormat, rows: Iterator[RowPair], now_ms: int) -> Iterator[RowPair]:
@@ -46,18 +68,20 @@ def _live(written: RowFormat, rows: Iterator[RowPair], now_ms: int) -> Iterator[
             yield row_key, cell
 
 
-def _batches(written: RowFormat, rows: Iterator[RowPair]) -> Iterator[pa.RecordBatch]:
+def _batches(written: RowFormat, rows: Iterator[RowPair], piece_bytes: int) -> Iterator[pa.RecordBatch]:
     columns = _COLUMNS[written.kind]
+    is_list = written.kind == "list"
     piece: list[RowPair] = []
-    address = b""
+    size = 0
     for row in rows:
-        # A piece ends between two keys: the rows of a list belong together.
-        if len(piece) >= PIECE_ROWS and not row[0].startswith(address):
+        row_bytes = len(row[0]) + len(row[1])
+        is_full = len(piece) >= PIECE_ROWS or size + row_bytes > piece_bytes
+        # The rows of a list belong together.
+        if piece and is_full and not (is_list and row[0].startswith(address_in(piece[-1][0]))):
             yield columns(written, piece)
-            piece = []
+            piece, size = [], 0
         piece.append(row)
-        if len(piece) >= PIECE_ROWS:
-            address = address_in(row[0])
+        size += row_bytes
     yield columns(written, piece)
 
 
@@ -72,7 +96,14 @@ def _list_columns(written: RowFormat, rows: list[RowPair]) -> pa.RecordBatch:
     lists: list[list[bytes]] = []
     for address, parts in groupby(rows, key=lambda row: row[0][:-SEQUENCE_BYTES]):
         keys.append(parts_of(address))
-        lists.append([cell for _, row in parts for cell in decode_elements(row)])
+        elements = [cell for _, row in parts for cell in decode_elements(row)]
+        if sum(map(len, elements)) > MAX_ROW_BYTES:
+            raise StateTooLarge(
+                f"state {written.name!r} holds more than 2 GiB in one list, which cannot be a row of a full snapshot. Spread "
+                "it over the entries of a MapState, or over more keys; incremental checkpoints store it as it is.",
+                state=written.name,
+            )
+        lists.append(elements)
     layout, cells, expiries = without_expiries(written.layout, [cell for cells in lists for cell in cells])
     offsets = offsets_of([len(cells) for cells in lists])
     flat = column_of_cells(layout, written.schema.field("value").type, cells)

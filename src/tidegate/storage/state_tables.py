@@ -30,6 +30,8 @@ from tidegate.storage.store import StorageNotFound
 ROW_GROUP_ROWS = 65_536
 #: Up to here a file is read whole, in one request.
 WHOLE_FILE_BYTES = 16 * 1024 * 1024
+#: Of a key group, which is one batch up to here. Arrow cannot join more than 2 GiB of text, bytes or lists.
+JOINED_BYTES = 1 << 30
 
 _DERIVED = ("key_group", "key")  #: columns for people; `key_bytes` is what counts
 
@@ -137,14 +139,22 @@ def read_rows(storage: TableStorage, file: FileRef) -> Iterator[tuple[SectionRef
                         read = index, parquet.read_row_group(index)
                     low = max(start, begin) - begin
                     pieces.append(read[1].slice(low, min(stop, end) - begin - low))
-            table = pa.concat_tables(pieces).combine_chunks() if pieces else None
+            table = pa.concat_tables(pieces) if pieces else None
             if table is None or table.num_rows != section.rows:
                 raise _damaged(f"{file.path} lacks rows of key group {section.key_group}", file)
-            yield section, table.to_batches()[0]
+            for rows in _batches_of(table, section):
+                yield section, rows
     except StorageNotFound as error:
         raise _damaged(f"{file.path} is missing", file) from error
     except (pa.ArrowException, OSError) as error:
         raise _damaged(f"{file.path} cannot be read: {error}", file) from error
+
+
+def _batches_of(table: pa.Table, section: SectionRef) -> Iterator[pa.RecordBatch]:
+    """One, but of a key group that is too large for Arrow to join: as many as there are."""
+    if section.key_group < 0 or table.nbytes <= JOINED_BYTES:
+        table = table.combine_chunks()
+    yield from table.to_batches()
 
 
 def _row_group_ends(parquet: pq.ParquetFile) -> list[int]:

@@ -29,6 +29,10 @@ class Naive:
 NaiveDatetime = Annotated[datetime, Naive()]
 
 
+class TooManyBytes(TypeDeclarationError):
+    """Each of the values may fit; all of them together make no column, which has at most 2 GiB."""
+
+
 class DataType(ABC):
     """A declared type of values. Picklable, compared by its text form."""
 
@@ -52,7 +56,7 @@ class DataType(ABC):
         """:raises TypeDeclarationError: naming the first value that does not fit."""
         array = self._encode(values)
         if isinstance(array, pa.ChunkedArray):
-            raise TypeDeclarationError(
+            raise TooManyBytes(
                 f"{len(values)} values of type {self.name} make more than 2 GB in one batch. Use smaller batches.",
                 declared=self.name,
             )
@@ -128,7 +132,7 @@ def is_numpy_integer(value: Any) -> bool:
 
 def inside(where: str, error: TypeDeclarationError) -> TypeDeclarationError:
     """The same error, saying in which part of a larger value it happened."""
-    return TypeDeclarationError(f"in {where}: {error.message}", **error.context)
+    return type(error)(f"in {where}: {error.message}", **error.context)
 
 
 def encode_inside(where: str, type: DataType, values: Sequence[Any]) -> pa.Array:
