@@ -299,7 +299,7 @@ class Plain:
         self.now = 1000.0
         self.written: list[str] = []
         self.view = JobView()
-        display = PlainDisplay(self.written.append, clock=lambda: self.now)
+        display = PlainDisplay(self.written.append, clock=lambda: 1000.0 - self.now, steady=lambda: self.now)
         display.launching(planned_sums(), CONFIG)
         display.launched(client_of(self.view), planned_sums())
 
@@ -357,7 +357,7 @@ def test_plain_sums_checkpoints_up_at_most_every_ten_seconds() -> None:
 
 def test_numbers_are_written_for_people() -> None:
     assert [how_many(n) for n in (0, 0.25, 7.0, 1234.5, 123_456_789)] == ["0", "0.2", "7", "1,234", "123.5 M"]
-    assert [how_long(s) for s in (0.0123, 1.44, 59.96, 125)] == ["12 ms", "1.4 s", "59 s", "2 min 05 s"]
+    assert [how_long(s) for s in (-3600, 0.0123, 1.44, 59.96, 125)] == ["0 ms", "12 ms", "1.4 s", "59 s", "2 min 05 s"]
     assert [how_long_whole(s) for s in (0.9, 3700, 90_000)] == ["0 s", "1 h 01 min", "1 d 01 h"]
     assert [how_big(b) for b in (512, 2048, 20_000_000, 5 << 40)] == ["512 b", "2 kb", "19.1 mb", "5 tb"]
 

@@ -34,13 +34,14 @@ class PlainDisplay:
 
     write: Callable[[str], object]
     clock: Callable[[], float] = time.time
+    steady: Callable[[], float] = time.monotonic  #: for intervals
 
     def launching(self, draft: JobPlan, config: JobConfig) -> None:
         where = config.master or "this machine"
         self._say(draft.job, f"starting Spark for {counted(len(draft.slots), 'slot')} on {where}")
 
     def launched(self, client: JobClient, plan: JobPlan) -> None:
-        job = PlainJob(say=lambda text: self._say(client.name, text), clock=self.clock)
+        job = PlainJob(say=lambda text: self._say(client.name, text), clock=self.steady)
         client.view.subscribe(job.on)
         if client.url is not None:
             self._say(client.name, f"dashboard and REST at {client.url}")
@@ -55,7 +56,7 @@ class PlainJob:
     """What is said of one job."""
 
     say: Callable[[str], None]
-    clock: Callable[[], float]
+    clock: Callable[[], float]  #: monotonic
     _restored_from: int | None = None
     _completed: int = 0
     _failed: int = 0

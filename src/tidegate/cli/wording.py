@@ -12,7 +12,8 @@ def how_many(number: float) -> str:
 
 
 def how_long(seconds: float) -> str:
-    """Short: "12 ms", "1.4 s", "3 min 05 s", "2 h 03 min"."""
+    """Short: "12 ms", "1.4 s", "3 min 05 s", "2 h 03 min". Of a clock that was set back: nothing."""
+    seconds = max(0.0, seconds)
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 59.95:

@@ -36,7 +36,7 @@ def times_of(job: ServedJob, snapshot: JobSnapshot) -> dict[str, int]:
     return {
         "start-time": ms(job.started_at),
         "end-time": -1 if ended is None else ms(ended),
-        "duration": ms((time.time() if ended is None else ended) - job.started_at),
+        "duration": max(0, ms((time.time() if ended is None else ended) - job.started_at)),
     }
 
 

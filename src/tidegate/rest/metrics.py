@@ -68,7 +68,7 @@ class Measured:
         is_running = snapshot.status is JobStatus.RUNNING and running_since is not None
         numbers: Numbers = {
             "numRestarts": snapshot.restarts,
-            "uptime": ms(self.now - (running_since or 0.0)) if is_running else 0,
+            "uptime": max(0, ms(self.now - (running_since or 0.0))) if is_running else 0,
             "totalNumberOfCheckpoints": snapshot.triggered,
             "numberOfInProgressCheckpoints": sum(
                 c.status is CheckpointStatus.IN_PROGRESS for c in snapshot.checkpoints.values()
