@@ -283,7 +283,9 @@ def test_whoever_waits_until_the_job_runs_hears_when_it_does(tmp_path: Path, thr
 
 
 @pytest.mark.parametrize(
-    ("end", "answer"), [(fail, JobFailed), (surprise, JobFailed), (cancel, JobStatus.CANCELED)], ids=lambda x: str(x)
+    ("end", "answer"),
+    [(fail, JobFailed), (surprise, JobFailed), (cancel, JobStatus.CANCELED)],
+    ids=["a failure", "a surprise", "a cancel"],
 )
 def test_whoever_waits_until_the_job_runs_hears_that_it_will_not(
     end: Callable[[RunningJob], None], answer: Any, tmp_path: Path, threads: Threads
