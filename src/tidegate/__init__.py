@@ -58,7 +58,18 @@ if TYPE_CHECKING:
     from tidegate.connectors.socket import SocketText
     from tidegate.connectors.tables.delta import DeltaSink
     from tidegate.connectors.tables.manifest import ParquetTableSink, read_manifest
-    from tidegate.coordinator.observing import JobStatus
+    from tidegate.coordinator.observing import (
+        AttemptFailed,
+        AttemptStarted,
+        CheckpointChanged,
+        CheckpointsDiscarded,
+        CheckpointStatus,
+        JobEvent,
+        JobStatus,
+        SlotReported,
+        SlotRestored,
+        StatusChanged,
+    )
     from tidegate.errors import (
         CheckpointDamaged,
         ConfigurationError,
@@ -69,6 +80,7 @@ if TYPE_CHECKING:
         TimedOut,
         UserCodeFailed,
     )
+    from tidegate.ids import SlotId
     from tidegate.savepoints.reading import Savepoint
     from tidegate.state.broadcast import BroadcastState
     from tidegate.state.declarations import AggregatingState, ListState, MapState, ReducingState, ValueState
@@ -127,6 +139,16 @@ _HOMES = {
     "ParquetTableSink": "tidegate.connectors.tables.manifest",
     "read_manifest": "tidegate.connectors.tables.manifest",
     "JobStatus": "tidegate.coordinator.observing",
+    "AttemptFailed": "tidegate.coordinator.observing",
+    "AttemptStarted": "tidegate.coordinator.observing",
+    "CheckpointChanged": "tidegate.coordinator.observing",
+    "CheckpointStatus": "tidegate.coordinator.observing",
+    "CheckpointsDiscarded": "tidegate.coordinator.observing",
+    "JobEvent": "tidegate.coordinator.observing",
+    "SlotReported": "tidegate.coordinator.observing",
+    "SlotRestored": "tidegate.coordinator.observing",
+    "StatusChanged": "tidegate.coordinator.observing",
+    "SlotId": "tidegate.ids",
     "CheckpointDamaged": "tidegate.errors",
     "ConfigurationError": "tidegate.errors",
     "JobFailed": "tidegate.errors",
@@ -149,12 +171,17 @@ _HOMES = {
 __all__ = [
     "AggregateFunction",
     "AggregatingState",
+    "AttemptFailed",
+    "AttemptStarted",
     "BadRecord",
     "BroadcastContext",
     "BroadcastProcessFunction",
     "BroadcastState",
+    "CheckpointChanged",
     "CheckpointDamaged",
+    "CheckpointStatus",
     "CheckpointedFunction",
+    "CheckpointsDiscarded",
     "CoProcessFunction",
     "CollectSink",
     "Collection",
@@ -174,6 +201,7 @@ __all__ = [
     "Files",
     "HttpSink",
     "JobClient",
+    "JobEvent",
     "JobFailed",
     "JobStatus",
     "KafkaRecord",
@@ -199,10 +227,14 @@ __all__ = [
     "SavepointFailed",
     "Sink",
     "SinkWriter",
+    "SlotId",
+    "SlotReported",
+    "SlotRestored",
     "SocketText",
     "Source",
     "SourceReader",
     "Split",
+    "StatusChanged",
     "StorageError",
     "StreamEnvironment",
     "TidegateError",

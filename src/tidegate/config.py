@@ -95,6 +95,10 @@ class JobConfig:
     hot_keys: bool = True  #: sample the keys of keyed operators, to show the hottest
     log_format: str = "text"  #: of what workers write to their standard error; or "json"
 
+    def __post_init__(self) -> None:
+        if self.state_backend == "heap":  # as the docs call it
+            object.__setattr__(self, "state_backend", "hashmap")
+
     @property
     def increments(self) -> bool:
         """Whether checkpoints store only what has changed."""
@@ -139,7 +143,7 @@ class JobConfig:
             raise ConfigurationError("aligned_timeout turns a checkpoint unaligned: set unaligned=True as well")
         if self.state_backend not in ("hashmap", "rocksdb"):
             raise ConfigurationError(
-                f'state backend {self.state_backend!r} is unknown: use "hashmap" (memory) or "rocksdb" (local disk)'
+                f'state backend {self.state_backend!r} is unknown: use "heap" or "hashmap" (memory), or "rocksdb" (local disk)'
             )
         if self.state_backend == "rocksdb" and importlib.util.find_spec("rocksdict") is None:
             raise ConfigurationError(

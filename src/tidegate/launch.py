@@ -206,7 +206,8 @@ def say_warnings(graph: LogicalGraph) -> None:
     if untyped:
         warnings.warn(
             f"these streams are untyped and travel as pickled rows, several times slower than columns: {', '.join(untyped)}. "
-            "Declare their type with returns= or an annotation.",
+            "Declare their type with returns= or an annotation; where the first records tell it, the job's log says what to "
+            "write.",
             stacklevel=4,
         )
     for op in graph.operators.values():

@@ -121,3 +121,14 @@ def test_broadcast_rules_are_read_by_records():
     found = [list(function.process_element(("s1", "heat"), SimpleNamespace(key="s1"))) for _ in range(2)]
 
     assert found == [[], [("s1", "heat")]]
+
+
+def test_keys_are_one_or_two_as_the_page_says() -> None:
+    page, keys = shown(), key_type(None)
+
+    for one, other in page["ONE_KEY"]:
+        assert keys.encode(one) == keys.encode(other), (one, other)
+        assert keys.normalise(one) == keys.normalise(other), (one, other)
+    for one, other in page["TWO_KEYS"]:
+        assert keys.encode(one) != keys.encode(other), (one, other)
+        assert keys.normalise(one) != keys.normalise(other), (one, other)

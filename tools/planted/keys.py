@@ -123,4 +123,22 @@ MUTANTS = (
         ),
         tests=("tests/protocol/test_dictionary_columns.py",),
     ),
+    Mutant(
+        "classes-of-the-program-by-value",
+        "a worker does not find the classes of the main program, and pickles them whole",
+        (
+            Change(
+                "types/main_program.py",
+                "            setattr(main, name, cls)\n",
+                "            pass\n",
+            ),
+        ),
+        tests=("tests/unit/test_main_program.py",),
+    ),
+    Mutant(
+        "classes-that-pickle-does-not-find",
+        "records of a class that no module has cannot travel",
+        (Change("types/pickled.py", "        return _by_value(value)\n", "        raise\n"),),
+        tests=("tests/unit/test_main_program.py",),
+    ),
 )

@@ -122,7 +122,7 @@ class StreamEnvironment:
         folder: str | None = None,
         local_recovery: bool = False,
     ) -> StreamEnvironment:
-        """Where keyed state lives: "hashmap", the workers' memory (the default), or "rocksdb", their local disks.
+        """Where keyed state lives: "hashmap" or "heap", the workers' memory (the default), or "rocksdb", their local disks.
 
         `incremental`: checkpoints store only what has changed since the last one; by default RocksDB's do. `memory` is what
         RocksDB and the values in use may take in a slot, `folder` where its files are, on each executor's local disk.

@@ -30,9 +30,10 @@ import pyarrow as pa
 
 from tidegate.batch import Batch
 from tidegate.connectors.contract import CommitOutcome, Committer, Sink, SinkWriter, WriterContext
-from tidegate.errors import ConfigurationError, ConnectorError, ProtocolViolation
+from tidegate.errors import ConfigurationError, ConnectorError, ProtocolViolation, TypeDeclarationError
 from tidegate.ids import CheckpointId
 from tidegate.types import UNTYPED, RecordType
+from tidegate.types.pickled import pickled
 
 TOPIC = "collect"
 FORMAT_VERSION = 1
@@ -105,8 +106,8 @@ class _CollectWriter(SinkWriter):
     def _pickle(self) -> bytes:
         rows = [row for batch in self._batches for row in batch.rows()]
         try:
-            return pickle.dumps(rows, protocol=5)
-        except Exception as error:  # the user's __reduce__ may raise anything
+            return pickled(rows)
+        except TypeDeclarationError as error:
             raise ConnectorError(
                 f"A record cannot be sent to the driver ({error}). Give the stream a type with returns=, or map the "
                 "records to dataclasses, tuples or scalars; classes must stand in a module that the executors can "

@@ -11,19 +11,18 @@ continued with a list of another length, and sorts as the ranges do: one reader 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
 from tidegate.connectors.contract import ReaderContext, Source, SourceReader, Split
 from tidegate.connectors.row_reader import OneByOneReader, SplitCursor
-from tidegate.errors import ConfigurationError, TypeDeclarationError
+from tidegate.errors import ConfigurationError
 from tidegate.types import record_type
 from tidegate.types.copying import Copier
+from tidegate.types.inference import inferred_annotation
 
 MAX_SPLITS = 16
 _ROWS_PER_POLL = 4096
-_SCALARS = (bool, int, float, str)  #: what is inferred; exact types, since True is an int too
 
 
 class Collection(Source):
@@ -42,7 +41,7 @@ class Collection(Source):
         self.items = list(items)
         if type is not None:
             record_type(type).to_batch(self.items)
-        self.record_type = _inferred(self.items) if type is None else type
+        self.record_type = inferred_annotation(self.items) if type is None else type
 
     def discover_splits(self, parallelism: int) -> list[Split]:
         return [Split(id) for id in self._ranges()]
@@ -94,32 +93,3 @@ class _ListCursor(SplitCursor):
 
     def position(self) -> int:
         return self._next
-
-
-def _inferred(items: list[Any]) -> Any:
-    """The annotation that all items fit, or None."""
-    if not items:
-        return None
-    annotation = _common_type(items)
-    if annotation is None:
-        return None
-    try:
-        # An int beyond 64 bits, a None in a dataclass field: still a fine untyped stream.
-        record_type(annotation).to_batch(items)
-    except TypeDeclarationError:
-        return None
-    return annotation
-
-
-def _common_type(items: list[Any]) -> Any:
-    kinds = {type(item) for item in items}
-    if len(kinds) != 1:
-        return None
-    (kind,) = kinds
-    if kind in _SCALARS or dataclasses.is_dataclass(kind):
-        return kind
-    if kind is tuple and len({len(item) for item in items}) == 1 and items[0]:
-        columns = [_common_type(list(column)) for column in zip(*items, strict=True)]
-        if all(column in _SCALARS for column in columns):
-            return tuple[tuple(columns)]
-    return None

@@ -137,3 +137,18 @@ def keys_of(spec: Spec) -> tuple[KeySelector, ...]:
             return (key,)
         case _:
             return ()
+
+
+_METHODS: dict[type, str] = {
+    SourceSpec: "from_source",
+    MapSpec: "map",
+    FlatMapSpec: "flat_map",
+    FilterSpec: "filter",
+    MapBatchesSpec: "map_batches",
+    KeyedBatchSpec: "process_batches",
+}
+
+
+def method_of(spec: Spec) -> str:
+    """The method of the API that made it."""
+    return _METHODS.get(type(spec), "process")

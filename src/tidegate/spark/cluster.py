@@ -15,6 +15,7 @@ from tidegate.ids import AttemptId
 from tidegate.spark.gang import Gang, GangResult
 from tidegate.spark.session import check_slots, driver_address, own_session
 from tidegate.task.main import ShippedAttempt, run_layer
+from tidegate.types.main_program import with_program_classes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,7 +53,7 @@ class SparkCluster:
         shipped = cloudpickle.dumps(
             ShippedAttempt(
                 job=self._plan.job,
-                plan=cloudpickle.dumps(self._plan),
+                plan=with_program_classes(self._plan),
                 attempt=attempt,
                 token=token,
                 address=address,

@@ -25,6 +25,10 @@ class BackendSettings:
     memory_bytes: int = 256 << 20  #: RocksDB's, in a slot
     folder: str | None = None  #: RocksDB's files
 
+    def __post_init__(self) -> None:
+        if self.kind == "heap":
+            object.__setattr__(self, "kind", "hashmap")
+
 
 class StateBackends:
     """Makes the backends of one slot. Those of RocksDB share its memory."""

@@ -6,6 +6,7 @@ and the buffer timeout has passed since the last send, and always before a barri
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,16 @@ import pyarrow as pa
 from tidegate.batch import Batch
 from tidegate.graph.logical import Partitioning
 from tidegate.graph.plan import JobPlan, PlannedEdge
+from tidegate.graph.specs import method_of
 from tidegate.protocol.watermarks import IDLE
 from tidegate.state.key_groups import key_groups, subtask_of
 from tidegate.task.operators.base import OperatorFailed, RunningOperator
 from tidegate.task.outbox import Outbox
+from tidegate.types.inference import inferred_annotation, written
 from tidegate.wire.frame import Kind
 from tidegate.wire.records import encode_records
+
+log = logging.getLogger("tidegate.task")
 
 MAX_FRAME_BYTES = 1 << 20  #: a frame is one credit of Spark's back-pressure, whatever its size
 FULL_BUFFER_BYTES = 256 * 1024
@@ -83,6 +88,7 @@ class EdgeWriter:
         self._buffers = [_Buffer() for _ in range(edge.down_parallelism)]
         self._turn = origin % edge.down_parallelism  #: next receiver of a rebalance
         self._most_rows = FIRST_FRAME_ROWS  #: of a frame that is made of rows; follows their size
+        self._has_told = origin > 0  #: what type an untyped stream could have; one subtask says it for all
         self._dirty = False
         self._watermark: int | None = None  #: to be sent with the next flush
         self._idle = False  #: and then this, that the channel is idle
@@ -204,8 +210,22 @@ class EdgeWriter:
             if rows:
                 self._most_rows = max(1, min(FULL_BUFFER_ROWS, ROW_FRAME_BYTES * rows // size))
 
+    def _tell_type(self, batch: Batch) -> None:
+        """Once: what to write so that the records travel as columns."""
+        self._has_told = True
+        annotation = inferred_annotation(batch.rows())
+        if annotation is not None:
+            operator = self._owner.planned.operator
+            log.warning(
+                "%s at %s emits %s and does not say so: its records travel as pickled rows, several times slower than columns. "
+                "Write there: %s(..., returns=%s)",
+                operator, operator.line, written(annotation), method_of(operator.spec), written(annotation),
+            )  # fmt: skip
+
     def _send_batch(self, target: int, batch: Batch) -> int:
         """The payload's size."""
+        if not self._type.typed and not self._has_told:
+            self._tell_type(batch)
         try:
             flags, payload = encode_records(batch)
         except Exception as error:  # a record that does not fit the declared type, or cannot be pickled

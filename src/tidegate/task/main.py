@@ -36,6 +36,7 @@ from tidegate.task.outbox import Row
 from tidegate.task.ports import CrashPoints
 from tidegate.task.program import SlotProgram, SlotSettings
 from tidegate.task.slot import Slot
+from tidegate.types.main_program import load_with_classes
 from tidegate.wire.control import PROTOCOL_VERSION, Cancel, Heartbeat, ToSlot
 from tidegate.wire.frame import FrameSeal, decode_frame
 from tidegate.wire.handshake import Hello, new_challenge
@@ -246,7 +247,7 @@ def _loaded(plan: bytes, modules: str) -> JobPlan:
     if modules and modules not in sys.path and os.path.isdir(modules):
         sys.path.append(modules)  # the same machine, or a shared folder; behind what is installed here
     try:
-        loaded: JobPlan = cloudpickle.loads(plan)
+        loaded: JobPlan = load_with_classes(plan)
     except (ImportError, AttributeError) as error:
         lacks = (
             f" has no module {error.name!r}" if isinstance(error, ModuleNotFoundError) else " differs from the driver's"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import cloudpickle
@@ -33,12 +33,7 @@ class PickledType(DataType):
     pickles = True
 
     def _encode(self, values: Sequence[Any]) -> pa.Array:
-        try:
-            data = [pickle.dumps(value, protocol=5) for value in values]
-        except (pickle.PicklingError, AttributeError, TypeError):
-            dumps = cloudpickle.dumps
-            data = [_dumped(dumps, value) for value in values]
-        return pa.array(data, self.arrow, from_pandas=False)
+        return pa.array(list(map(pickled, values)), self.arrow, from_pandas=False)
 
     def _decode(self, array: pa.Array) -> list[Any]:
         try:
@@ -57,8 +52,21 @@ class PickledType(DataType):
         """Only pickling could tell, and would cost as much as the snapshot."""
 
 
-def _dumped(dumps: Callable[[Any], bytes], value: Any) -> bytes:
+def pickled(value: Any) -> bytes:
+    """The one way in which values are pickled: state, records on their way, what goes to the driver. Classes are named;
+    those that no module has (a function has made them, or the main program elsewhere) go along by value.
+
+    :raises TypeDeclarationError: when it cannot be done.
+    """
     try:
-        return dumps(value)
-    except Exception as error:  # __reduce__ and __getstate__ are user code
+        return pickle.dumps(value, protocol=5)
+    except Exception:  # a class that pickle does not find, or an object's own __reduce__, which is user code
+        return _by_value(value)
+
+
+def _by_value(value: Any) -> bytes:
+    try:
+        data: bytes = cloudpickle.dumps(value, protocol=5)
+        return data
+    except Exception as error:
         raise misfit(value, "pickled", f"It cannot be pickled: {error}.") from error

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tidegate.batch import Batch
 from tidegate.errors import ProtocolViolation
+from tidegate.types.pickled import pickled
 from tidegate.wire.frame import FLAG_HOLDS_PICKLES, FLAG_PICKLED, FLAG_TIMESTAMPS, Frame
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def encode_records(batch: Batch) -> tuple[int, memoryview | bytes]:
             flags |= FLAG_HOLDS_PICKLES
     else:
         flags |= FLAG_PICKLED
-        payload = pickle.dumps(batch.rows(), protocol=5)
+        payload = pickled(batch.rows())
     if batch.timestamps is not None:
         flags |= FLAG_TIMESTAMPS
         stamps = np.ascontiguousarray(batch.timestamps, dtype="<i8").tobytes()
