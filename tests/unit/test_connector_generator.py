@@ -170,6 +170,8 @@ def test_a_vectorised_function_may_return_columns_or_a_batch(function):
         (lambda indices: (indices[:-1], indices[:-1]), "returned 9 rows for 10 indices"),
         (lambda indices: (indices,), "one array for each of the columns id, half"),
         (lambda indices: (indices, np.array(["x"] * len(indices))), "does not fit its type"),
+        (lambda indices: ([index + 0.5 for index in indices.tolist()], indices / 2), "does not fit its type"),
+        (lambda indices: ((indices + 0.5).astype(object), indices / 2), "does not fit its type"),
     ],
 )
 def test_a_vectorised_function_that_returns_something_else_is_told_so(function, message):

@@ -194,11 +194,11 @@ class _GeneratorReader(SourceReader):
             else:
                 columns = list(made) if isinstance(made, tuple | list) else [made]
             arrays = [
-                column.cast(field.type) if isinstance(column, pa.Array) else pa.array(column, type=field.type)
-                for column, field in zip(columns, schema, strict=True)
+                field_type.to_arrow(list(column)) if _is_of_objects(column) else _cast(column, field.type)
+                for column, field, field_type in zip(columns, schema, self._type.field_types, strict=True)
             ]
             batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
+        except (pa.ArrowException, TypeDeclarationError, KeyError, ValueError, TypeError) as error:
             raise TypeDeclarationError(
                 f"The vectorised generator function returned what does not fit its type ({error}). It must return a "
                 f"RecordBatch or one array for each of the columns {', '.join(schema.names)}."
@@ -224,3 +224,12 @@ class _GeneratorReader(SourceReader):
         return [
             Split(split.id, split.next_index, finished=self._is_finished(split)) for split in self._progress.values()
         ]
+
+
+def _is_of_objects(column: Any) -> bool:
+    """Values in Python, which pyarrow would bend to the type: 1.5 to 1."""
+    return not isinstance(column, pa.Array | np.ndarray) or (isinstance(column, np.ndarray) and column.dtype == object)
+
+
+def _cast(column: pa.Array | np.ndarray[Any, Any], arrow: pa.DataType) -> pa.Array:
+    return (column if isinstance(column, pa.Array) else pa.array(column)).cast(arrow)
