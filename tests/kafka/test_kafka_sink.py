@@ -7,13 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 import tidegate as tg
-from kafka.kit import LOGIN, delete_topics, make_topic, read, read_json
+from kafka.kit import LOGIN, await_that, delete_topics, make_topic, read, read_json
 from tidegate.batch import Batch
 from tidegate.connectors.contract import CommitOutcome, WriterContext
+from tidegate.connectors.kafka_client import Trouble
 from tidegate.errors import ConfigurationError, ConnectorError, TidegateError, TypeDeclarationError
+from tidegate.ids import CheckpointId
 from tidegate.testing import CrashCase, crash_matrix
 from tidegate.types import record_type
 
@@ -390,6 +392,32 @@ def test_a_record_that_is_too_large_is_refused_before_it_is_in_a_checkpoint(serv
 
     with pytest.raises(ConfigurationError, match=r"a record is 3000 bytes.*at most 2000 bytes.*max.message.bytes"):
         writer.write(batch("x" * 3000, type=str))
+
+
+@pytest.mark.parametrize("by_record", [False, True])
+def test_a_partition_that_the_topic_does_not_have_is_refused_before_it_is_in_a_checkpoint(
+    servers: str, topic: TopicMaker, by_record: bool
+) -> None:
+    name = topic("two", partitions=2)
+    sink = tg.KafkaSink(servers, (lambda row: name) if by_record else name, partition=lambda row: row)
+    writer = sink.writer(context())
+    writer.write(batch(0, 1))
+
+    with pytest.raises(
+        ConfigurationError, match=r"partition= has given 2, and the topic '.*' has the partitions 0 to 1"
+    ):
+        writer.write(batch(2))
+
+    connection = sink.connection.admin(Trouble(sink.connection, sink.what))
+    connection.create_partitions([NewPartitions(name, 3)])[name].result(10)
+    await_that(
+        "the topic has a third partition", lambda: len(connection.list_topics(name).topics[name].partitions) == 3
+    )
+    writer.write(batch(2))
+    committer = sink.committer(context())
+    assert committer is not None
+    assert committer.commit(writer.prepare(CheckpointId(1))) == [CommitOutcome.DONE]
+    assert sorted(read_json(servers, name)) == [0, 1, 2]
 
 
 def test_an_epoch_has_a_bound(servers: str, topic: TopicMaker) -> None:

@@ -19,11 +19,13 @@ import pytest
 from connector_kit import batch_of, read_all, writer_context
 from pyspark import cloudpickle
 
+import tidegate as tg
 from tidegate.connectors.contract import CommitOutcome
 from tidegate.connectors.file_sink import FileCommitter, FileSink, staged_name, sweep_staging
 from tidegate.connectors.files_source import Files
 from tidegate.errors import ConfigurationError, TypeDeclarationError
 from tidegate.ids import AttemptId
+from tidegate.testing.runner import InProcessRun
 
 NEXT = AttemptId(1, 3)  #: the attempt before which left-overs are swept
 DONE, ALREADY_DONE, LOST = CommitOutcome.DONE, CommitOutcome.ALREADY_DONE, CommitOutcome.LOST
@@ -180,17 +182,17 @@ def test_prepare_syncs_each_file_and_the_folder_before_it_hands_out_a_committabl
     real = os.fsync
 
     def noted(handle):
-        synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+        synced.append(os.fstat(handle).st_ino)
         real(handle)
 
     monkeypatch.setattr(os, "fsync", noted)
     writer.write(batch_of(["a"]))
     writer.write(batch_of(["b"]))
 
-    files = [json.loads(one)["staged"] for one in writer.prepare(1)]
+    files = [os.stat(json.loads(one)["staged"]).st_ino for one in writer.prepare(1)]
 
-    assert [path for path in synced if path in files] == files
-    assert synced[-1] == str(tmp_path / "_staging")
+    assert [file for file in synced if file in files] == files
+    assert synced[-1] == os.stat(tmp_path / "_staging").st_ino
 
 
 def test_an_error_of_the_disk_asks_for_another_try_and_the_others_stay_committed(tmp_path, monkeypatch):
@@ -217,7 +219,7 @@ def test_an_error_of_the_disk_asks_for_another_try_and_the_others_stay_committed
 
 @pytest.mark.parametrize("crash", [False, True])
 def test_a_filesystem_without_links_commits_by_rename(tmp_path, monkeypatch, crash):
-    def no_links(source, target):
+    def no_links(source, target, **at):
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", no_links)
@@ -231,6 +233,30 @@ def test_a_filesystem_without_links_commits_by_rename(tmp_path, monkeypatch, cra
     assert FileCommitter().commit(committables) == [ALREADY_DONE]
     other = prepared(FileSink(tmp_path, "text"), ["other"], attempt="g1-a2")
     assert FileCommitter().commit(other) == [LOST]
+    assert read_all(Files(tmp_path)) == ["a"]
+
+
+def test_a_worker_that_dies_with_a_file_open_leaves_nothing(tmp_path):
+    """Also one that was stopped, and wakes up when the job has ended and nobody tidies up any more."""
+    worker = os.fork()
+    if worker == 0:
+        writer = FileSink(tmp_path, "text").writer(writer_context()[0])
+        writer.write(batch_of(["a"]))
+        os._exit(0 if writer is not None else 1)  # as a worker ends that has lost its connection
+    assert os.waitpid(worker, 0)[1] == 0
+    assert staged(tmp_path) == []
+
+
+def test_a_filesystem_without_unnamed_files_has_named_ones(tmp_path, monkeypatch):
+    real = os.open
+
+    def no_unnamed(path, flags, *more, **at):
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        return real(path, flags, *more, **at)
+
+    monkeypatch.setattr(os, "open", no_unnamed)
+    assert FileCommitter().commit(prepared(FileSink(tmp_path, "text"), ["a"])) == [DONE]
     assert read_all(Files(tmp_path)) == ["a"]
 
 
@@ -460,3 +486,24 @@ def test_a_uri_that_is_no_store_or_holds_a_secret_is_refused_in_words(path):
 
 def test_a_file_uri_names_a_local_folder(tmp_path):
     assert FileSink(f"file://{tmp_path}/with%20space").path == str(tmp_path / "with space")
+
+
+def test_what_a_late_worker_left_is_swept_up_when_the_job_has_finished(tmp_path):
+    """Where files have names from the start: nobody comes by after the end of the job."""
+    late = tmp_path / "_staging" / "job-out-g1-a1-0-99-deadbeef.txt"
+
+    def wake_up(text):
+        late.parent.mkdir(exist_ok=True)
+        late.touch()
+        return text
+
+    env = tg.StreamEnvironment("job", parallelism=1)
+    env.checkpointing(every="20ms", storage=f"memory://late-{tmp_path.name}")
+    env.from_collection(["a", "b"], uid="texts").map(wake_up, returns=str).sink_to(
+        FileSink(tmp_path, "text"), uid="out"
+    )
+
+    assert InProcessRun(env, 1).run().status.value == "FINISHED"
+
+    assert sorted(read_all(Files(tmp_path))) == ["a", "b"]
+    assert staged(tmp_path) == []

@@ -125,4 +125,46 @@ MUTANTS = (
         (Change("connectors/file_sink.py", "        if not _stays_inside(part):\n", "        if False:\n"),),
         ("tests/unit/test_connector_partitions.py",),
     ),
+    Mutant(
+        "kafka-headers-of-any-kind",
+        "headers that no committer can read become part of a checkpoint",
+        (
+            Change(
+                "connectors/kafka_sink.py",
+                "[checked_headers(sink.what, sink.headers(row)) for row in rows]",
+                "[sink.headers(row) for row in rows]",
+            ),
+        ),
+        ("tests/unit/test_kafka_checks.py",),
+    ),
+    Mutant(
+        "kafka-partition-of-any-kind",
+        "a partition that is not a number becomes part of a checkpoint",
+        (
+            Change(
+                "connectors/kafka_sink.py",
+                "[checked_partition(sink.what, sink.partition(row)) for row in rows]",
+                "[sink.partition(row) for row in rows]",
+            ),
+        ),
+        ("tests/unit/test_kafka_checks.py",),
+    ),
+    Mutant(
+        "staged-file-with-a-name-at-once",
+        "a worker that wakes up late leaves an empty file for ever",
+        (
+            Change(
+                "connectors/file_encoders.py",
+                "        unnamed = _open_unnamed(os.path.dirname(path))\n",
+                "        unnamed = None\n",
+            ),
+        ),
+        ("tests/unit/test_connector_file_sink.py",),
+    ),
+    Mutant(
+        "nobody-sweeps-after-the-end",
+        "what a late worker staged stays when the job has finished",
+        (Change("coordinator/job.py", "        self._tidy_up_sinks()\n", ""),),
+        ("tests/unit/test_connector_file_sink.py",),
+    ),
 )

@@ -227,7 +227,8 @@ class Sink(ABC):
         """
 
     def clean_up(self, job: str, uid: str, attempt: AttemptId, uncommitted: list[bytes]) -> None:
-        """Driver, before `attempt`: remove what *earlier* attempts have staged and nobody will commit.
+        """Driver, before `attempt`, and when the job has finished: remove what *earlier* attempts have staged and nobody
+        will commit.
 
         What a later attempt has staged must stay: this driver may have been stopped here, and wake up when another one
         has taken the job over. `uncommitted` are the committables of the checkpoint that the attempt starts from: they

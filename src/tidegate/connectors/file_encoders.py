@@ -16,8 +16,10 @@ import base64
 import csv
 import dataclasses
 import datetime
+import errno
 import io
 import os
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
@@ -32,14 +34,23 @@ from tidegate.errors import ConfigurationError, TypeDeclarationError
 
 EXTENSIONS = {"text": "txt", "csv": "csv", "jsonl": "jsonl", "parquet": "parquet"}
 _BUFFER_BYTES = 256 * 1024
+#: What kernels and filesystems without O_TMPFILE answer; older ones see a folder that is to be opened for writing.
+_NO_UNNAMED = (errno.EOPNOTSUPP, errno.ENOTSUP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)
 
 
 class StagedFile(io.RawIOBase):
-    """A new file that knows the size and checksum of what was written to it. Written once, from front to back."""
+    """A new file that knows the size and checksum of what was written to it. Written once, from front to back.
+
+    It has no name before `sync`, where the filesystem can do that: of a process that dies nothing stays, also of one that was
+    stopped, and wakes up when everybody has tidied up after it.
+    """
 
     def __init__(self, path: str) -> None:
+        unnamed = _open_unnamed(os.path.dirname(path))
         # "x": never the file of another writer, whatever its name.
-        self._begin(path, open(path, "xb", buffering=_BUFFER_BYTES))  # noqa: SIM115 - held until close
+        file = open(path, "xb", buffering=_BUFFER_BYTES) if unnamed is None else unnamed  # noqa: SIM115 - held until close
+        self._begin(path, file)
+        self._has_name = unnamed is None
 
     def _begin(self, path: str, file: Any) -> None:
         super().__init__()
@@ -69,14 +80,45 @@ class StagedFile(io.RawIOBase):
         return self._checksum.hexdigest()
 
     def sync(self) -> None:
-        """All bytes are on the disk when it returns."""
+        """All bytes are on the disk, under the file's name, when it returns. Its folder is the caller's to sync."""
         self._file.flush()
-        os.fsync(self._file.fileno())
+        number = self._file.fileno()
+        os.fsync(number)
+        if not self._has_name:
+            _give_name(number, self.path)
+            self._has_name = True
 
     def close(self) -> None:
         if not self.closed:
             self._file.close()
             super().close()
+
+
+def _open_unnamed(folder: str) -> Any | None:
+    """None where there are no files without a name: not on Linux, or on a network mount."""
+    if not hasattr(os, "O_TMPFILE") or not os.path.exists("/proc/self/fd"):
+        return None
+    try:
+        number = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno in _NO_UNNAMED:
+            return None
+        raise
+    return os.fdopen(number, "wb", buffering=_BUFFER_BYTES)
+
+
+def _give_name(number: int, path: str) -> None:
+    try:
+        # A descriptor is passed so that the call follows the link of /proc: linkat(2) with AT_SYMLINK_FOLLOW.
+        os.link(f"/proc/self/fd/{number}", path, src_dir_fd=number)
+    except FileExistsError:
+        raise
+    except OSError:  # no hard links here
+        os.lseek(number, 0, os.SEEK_SET)
+        with open(number, "rb", closefd=False) as source, open(path, "xb") as target:
+            shutil.copyfileobj(source, target)
+            target.flush()
+            os.fsync(target.fileno())
 
 
 def file_checksum(path: str) -> str:

@@ -42,7 +42,7 @@ _TOPIC_SETTINGS = {
 }
 
 #: topic (its place in Epoch.topics), partition or -1, key, value, timestamp or 0, headers
-EpochRecord = tuple[int, int, bytes | None, bytes | None, int, list[tuple[str, bytes]]]
+EpochRecord = tuple[int, int, bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]
 
 
 class Epoch(msgspec.Struct, frozen=True, array_like=True):

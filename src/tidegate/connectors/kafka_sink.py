@@ -11,13 +11,21 @@ failure some come again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import Any, Union
 
 from tidegate.batch import Batch
 from tidegate.connectors.contract import CommitOutcome, Committer, Sink, SinkWriter, WriterContext
 from tidegate.connectors.epoch_room import EPOCH_BYTES, EpochRoom, checked_epoch_bytes
+from tidegate.connectors.kafka_checks import (
+    Headers,
+    checked_headers,
+    checked_partition,
+    checked_topic,
+    headers_size,
+    refuse_partition,
+)
 from tidegate.connectors.kafka_client import METADATA_S, KafkaConnection, Options, Trouble, kafka
 from tidegate.connectors.kafka_epochs import (
     FORMAT_VERSION,
@@ -33,7 +41,7 @@ from tidegate.connectors.kafka_epochs import (
 from tidegate.connectors.kafka_records import Encode, KeyOf, encoder, key_encoder
 from tidegate.connectors.kafka_topics import partitions_of
 from tidegate.durations import Duration, seconds
-from tidegate.errors import ConfigurationError, TidegateError, TypeDeclarationError
+from tidegate.errors import ConfigurationError, ConnectorError, TidegateError, TypeDeclarationError
 from tidegate.ids import CheckpointId
 
 log = logging.getLogger("tidegate.kafka")
@@ -53,7 +61,7 @@ class KafkaSink(Sink):
     :param topic: its name, or a function from the record to a name.
     :param value: "json", "text", "bytes", or a function from the record to bytes.
     :param key: a column's name or place, or a function; bytes stay, str becomes UTF-8, anything else JSON. None: no key.
-    :param partition: a function from the record to a partition; None: by the key, as Java's clients do.
+    :param partition: a function from the record to a partition (or None); None: by the key, as Java's clients do.
     :param headers: a function from the record to [(name, bytes)].
     :param guarantee: "exactly-once" or "at-least-once".
     :param transaction_timeout: how long the brokers keep a transaction open whose writer is gone. Readers wait that long;
@@ -121,21 +129,54 @@ class _Encoding:
         self._value = encoder(sink.value)
         self._key = key_encoder(sink.key, context.record_type)
         self._limit = int(sink.connection.option("message.max.bytes", _DEFAULT_MESSAGE_BYTES))
+        self._trouble = trouble
+        self._partitions: dict[str, int] = {}  #: how many each topic had when it was last looked at
+        self._unknown: set[str] = set()  #: topics that nobody can tell of: made when they are first written to, say
         if isinstance(sink.topic, str):
-            self._limit = min(self._limit, _topic_limit(sink.connection, sink.topic, trouble))
+            checked_topic(sink.what, sink.topic)
+            limit, self._partitions[sink.topic] = _topic_limit(sink.connection, sink.topic, trouble)
+            self._limit = min(self._limit, limit)
 
     def messages(self, batch: Batch, name: Callable[[str], Any] = str) -> tuple[list[tuple[Any, ...]], int]:
-        """(name of the topic, partition or -1, key, value, timestamp or 0, headers) of each record, and the bytes of all keys
-        and values. Column by column, because that is quicker."""
+        """(name of the topic, partition or -1, key, value, timestamp or 0, headers) of each record, and the bytes of all keys,
+        values and headers. Column by column, because that is quicker.
+
+        :raises TypeDeclarationError: :raises ConfigurationError: for what could not be committed.
+        """
         sink, rows = self._sink, batch.rows()
         fixed = sink.topic if isinstance(sink.topic, str) else None
-        topics = repeat(name(fixed)) if fixed is not None else [name(sink.topic(row)) for row in rows]  # type: ignore[operator]
-        partitions = repeat(-1) if sink.partition is None else map(sink.partition, rows)
-        headers = repeat([]) if sink.headers is None else map(sink.headers, rows)
+        names = repeat(fixed) if fixed is not None else [checked_topic(sink.what, sink.topic(row)) for row in rows]  # type: ignore[operator]
+        topics = repeat(name(fixed)) if fixed is not None else map(name, names)
+        partitions = repeat(-1) if sink.partition is None else self._checked_partitions(names, rows)
+        headers = (
+            repeat([]) if sink.headers is None else [checked_headers(sink.what, sink.headers(row)) for row in rows]
+        )
         stamps = repeat(0) if batch.timestamps is None else [max(0, int(stamp)) for stamp in batch.timestamps]
         values, keys = self._values(rows), None if sink.key is None else list(map(self._key, rows))
-        size = self._checked_size(values, keys)
+        size = self._checked_size(values, keys, None if sink.headers is None else headers)
         return list(zip(topics, partitions, keys or repeat(None), values, stamps, headers)), size
+
+    def _checked_partitions(self, topics: Iterable[str], rows: list[Any]) -> list[int]:
+        sink = self._sink
+        assert sink.partition is not None
+        partitions = [checked_partition(sink.what, sink.partition(row)) for row in rows]
+        for topic, partition in {*zip(topics, partitions)}:
+            if partition >= self._partitions.get(topic, 0) and partition >= 0 and topic not in self._unknown:
+                self._look_at(topic)  # partitions are added to topics
+                if topic in self._partitions and partition >= self._partitions[topic]:
+                    raise refuse_partition(sink.what, topic, partition, self._partitions[topic])
+        return partitions
+
+    def _look_at(self, topic: str) -> None:
+        try:
+            found = partitions_of(self._sink.connection.admin(self._trouble), [topic], self._trouble)
+            self._partitions[topic] = len(found[topic])
+        except (ConfigurationError, ConnectorError) as error:
+            if topic not in self._partitions:
+                log.info(
+                    "%s: whether %s has the partitions is seen when they are written: %s", self._sink.what, topic, error
+                )
+                self._unknown.add(topic)
 
     def _values(self, rows: list[Any]) -> list[bytes]:
         sink, value_of = self._sink, self._value
@@ -157,8 +198,12 @@ class _Encoding:
             )
         return values
 
-    def _checked_size(self, values: list[bytes], keys: list[bytes | None] | None) -> int:
+    def _checked_size(
+        self, values: list[bytes], keys: list[bytes | None] | None, headers: Iterable[Headers] | None
+    ) -> int:
         sizes = list(map(len, values)) if keys is None else [len(v) + len(k or b"") for v, k in zip(values, keys)]
+        if headers is not None:
+            sizes = [size + headers_size(each) for size, each in zip(sizes, headers)]
         largest = max(sizes, default=0)
         if largest + _OVERHEAD_BYTES > self._limit:
             raise ConfigurationError(
@@ -169,17 +214,18 @@ class _Encoding:
         return sum(sizes)
 
 
-def _topic_limit(connection: KafkaConnection, topic: str, trouble: Trouble) -> int:
-    """Also the look whether the topic is there."""
+def _topic_limit(connection: KafkaConnection, topic: str, trouble: Trouble) -> tuple[int, int]:
+    """The largest message, and the number of partitions. Also the look whether the topic is there."""
     from confluent_kafka.admin import ConfigResource, ResourceType
 
     admin = connection.admin(trouble)
-    partitions_of(admin, [topic], trouble)
+    partitions = len(partitions_of(admin, [topic], trouble)[topic])
     resource = ConfigResource(ResourceType.TOPIC, topic)
     try:
-        return int(admin.describe_configs([resource])[resource].result(METADATA_S)["max.message.bytes"].value)
+        limit = int(admin.describe_configs([resource])[resource].result(METADATA_S)["max.message.bytes"].value)
     except kafka().KafkaException:  # a user may have no right to look
-        return _DEFAULT_MESSAGE_BYTES
+        limit = _DEFAULT_MESSAGE_BYTES
+    return limit, partitions
 
 
 # -- exactly-once -----------------------------------------------------------------------------------------------------
@@ -289,7 +335,7 @@ class KafkaCommitter(Committer):
             # Nobody knows what became of it. The next try fences this producer, and then the marker tells.
             self._drop(owner)
             told = self._trouble.in_words(f"commit the epoch of checkpoint {epoch.checkpoint}", error)
-            if isinstance(told, ConfigurationError) or _is_too_large(error):
+            if isinstance(told, ConfigurationError) or _is_for_ever(error):
                 raise _permanent(told) from None
             log.warning("%s; it is tried again", told)
             return CommitOutcome.RETRY
@@ -308,9 +354,16 @@ class KafkaCommitter(Committer):
             self._drop(owner)
 
 
-def _is_too_large(error: Exception) -> bool:
-    cause = error.args[0] if error.args else None
-    return isinstance(cause, kafka().KafkaError) and cause.code() == kafka().KafkaError.MSG_SIZE_TOO_LARGE
+def _is_for_ever(error: Exception) -> bool:
+    """No further try can help: a broker or the client refuses a message of the epoch itself."""
+    cause, codes = error.args[0] if error.args else None, kafka().KafkaError
+    return isinstance(cause, codes) and cause.code() in (
+        codes.MSG_SIZE_TOO_LARGE,
+        codes.INVALID_TIMESTAMP,
+        codes.INVALID_RECORD,
+        codes.TOPIC_EXCEPTION,
+        codes._UNKNOWN_PARTITION,
+    )
 
 
 def _permanent(told: TidegateError) -> ConfigurationError:

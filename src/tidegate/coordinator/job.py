@@ -233,7 +233,7 @@ class JobRun:
             if isinstance(operator.operator.spec, SourceSpec)
         }
         self._log.check_held()  # looking for splits may have taken long
-        self._clean_up_sinks(metadata)
+        self._clean_up_sinks(attempt, metadata)
         write_probe(self._store, self.plan.job, attempt)
         if metadata is not None:
             commit_on_driver(self.plan, metadata, restored=True, check_held=self._log.check_held)
@@ -284,15 +284,15 @@ class JobRun:
         if oldest > self._shared.oldest_retained:
             self.recorder.delete_files(self._shared.completed(oldest))
 
-    def _clean_up_sinks(self, metadata: CheckpointMetadata | None) -> None:
-        """What earlier attempts have staged and is not in the checkpoint belongs to nobody."""
+    def _clean_up_sinks(self, attempt: AttemptId, metadata: CheckpointMetadata | None) -> None:
+        """What attempts before this one have staged and is not in the checkpoint belongs to nobody."""
         subtasks = [] if metadata is None else [subtask for slot in metadata.slots for subtask in slot.subtasks]
         for operator in self.plan.operators:
             spec = operator.operator.spec
             if isinstance(spec, SinkSpec):
                 kept = [c.payload for subtask in subtasks for c in subtask.committables if c.uid == operator.uid]
                 try:
-                    spec.sink.clean_up(self.plan.job, operator.uid, self._attempt, kept)
+                    spec.sink.clean_up(self.plan.job, operator.uid, attempt, kept)
                 except Exception as error:
                     log.warning(
                         "what dead attempts left behind at %s was not removed: %s",
@@ -328,7 +328,19 @@ class JobRun:
     def _replan(self, parallelism: int) -> None:
         self.plan = self.recorder.plan = self.check_parallelism(parallelism)
 
+    def _tidy_up_sinks(self) -> None:
+        """The job has finished: all that it prepared is committed, and nobody comes by here again to sweep up after workers
+        that were stopped and woke up late."""
+        if self._attempt.number == 0:
+            return  # it had finished before this driver
+        try:
+            self._log.check_held()
+        except TidegateError:
+            return
+        self._clean_up_sinks(AttemptId(self._attempt.generation, AttemptNumber(self._attempt.number + 1)), None)
+
     def _finished(self) -> JobEnded:
+        self._tidy_up_sinks()
         self._status(JobStatus.FINISHED, "")
         return JobEnded(JobStatus.FINISHED, None)
 
