@@ -14,7 +14,8 @@ import tidegate as tg
 from tidegate.connectors.kafka_client import Trouble
 from tidegate.connectors.kafka_epochs import FORMAT_VERSION, Epoch, decode_epoch, encode_epoch
 from tidegate.connectors.kafka_sink import _Encoding
-from tidegate.errors import TypeDeclarationError
+from tidegate.connectors.kafka_source import _Finder
+from tidegate.errors import ConnectorError, TypeDeclarationError
 
 pytest.importorskip("confluent_kafka")
 
@@ -102,3 +103,17 @@ def test_a_slip_in_a_function_of_the_sink_is_refused_when_the_record_is_written(
 )
 def test_headers_may_be_text_a_dict_or_nothing_as_in_kafkas_own_client(headers, kept):
     assert prepared(headers=lambda row: headers).records[0][5] == kept
+
+
+def test_a_thread_that_looks_for_partitions_and_dies_by_surprise_fails_the_reader():
+    def broken() -> dict[str, Any]:
+        raise ZeroDivisionError("in a function of the user's")
+
+    finder = _Finder(tg.KafkaSource("127.0.0.1:1", "orders", options=broken), 0, 1)
+    finder._thread.join(10)
+
+    assert finder.has_news  # so the reader asks at its next poll
+    with pytest.raises(
+        tg.ConnectorError, match=r"orders.* looks for new partitions no more: ZeroDivisionError: in a fun"
+    ):
+        finder.take({})

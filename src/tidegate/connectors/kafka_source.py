@@ -319,33 +319,49 @@ class _Finder:
         self.known: frozenset[str] = frozenset()  #: topics that are read; they must stay. Replaced, never changed
         self._found: list[Split] = []  #: replaced, never changed
         self._gone: ConfigurationError | None = None
+        self._failed: BaseException | None = None  #: by surprise: the thread has ended
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tidegate-kafka-topics", daemon=True)
         self._thread.start()
 
     def take(self, known: Mapping[tuple[str, int], _Progress]) -> list[Split]:
-        """What is ours and new. :raises ConnectorError: when a topic is gone."""
+        """What is ours and new. :raises ConnectorError: when a topic is gone, or nobody looks any more."""
         self.has_news = False
+        if self._failed is not None:
+            raise ConnectorError(
+                f"{self._source.what} looks for new partitions no more: {type(self._failed).__name__}: {self._failed}"
+            ) from self._failed
         if self._gone is not None:  # a look before the next attempt tells for sure
             raise ConnectorError(self._gone.message)
         return [split for split in self._found if parted(split.id) not in known]
 
     def _run(self) -> None:
+        try:
+            self._look_now_and_then()
+        except BaseException as error:  # without it new partitions would never be read, and nobody would know
+            self._failed, self.has_news = error, True
+
+    def _look_now_and_then(self) -> None:
         source = self._source
         trouble = Trouble(source.connection, source.what)
         consumer = source.connection.consumer(trouble, group_id="tidegate-discovery", enable_auto_commit=False)
         missing = 0
-        while not self._ending.wait(_LOOK_S if source.discover_s is None else source.discover_s):
-            try:
-                self._look(consumer, trouble)
-                missing = 0
-            except ConfigurationError as error:  # twice: a broker that has just started may not know all of them
-                missing += 1
-                if missing > 1:
-                    self._gone, self.has_news = error, True
-            except Exception as error:  # told, and tried again: the reader itself will say what is wrong
-                log.warning("%s could not look for new partitions: %s", source.what, error)
-        consumer.close()
+        try:
+            while not self._ending.wait(_LOOK_S if source.discover_s is None else source.discover_s):
+                try:
+                    self._look(consumer, trouble)
+                    missing = 0
+                except ConfigurationError as error:  # twice: a broker that has just started may not know all of them
+                    missing += 1
+                    if missing > 1:
+                        self._gone, self.has_news = error, True
+                except (
+                    ConnectorError,
+                    kafka().KafkaException,
+                ) as error:  # told, and tried again: the reader says what is wrong
+                    log.warning("%s could not look for new partitions: %s", source.what, error)
+        finally:
+            consumer.close()
 
     def _look(self, consumer: Any, trouble: Trouble) -> None:
         source = self._source
