@@ -400,7 +400,7 @@ def test_a_partition_that_the_topic_does_not_have_is_refused_before_it_is_in_a_c
 ) -> None:
     name = topic("two", partitions=2)
     sink = tg.KafkaSink(servers, (lambda row: name) if by_record else name, partition=lambda row: row)
-    writer = sink.writer(context())
+    writer = sink.writer(context(incarnation=name))
     writer.write(batch(0, 1))
 
     with pytest.raises(
@@ -414,7 +414,7 @@ def test_a_partition_that_the_topic_does_not_have_is_refused_before_it_is_in_a_c
         "the topic has a third partition", lambda: len(connection.list_topics(name).topics[name].partitions) == 3
     )
     writer.write(batch(2))
-    committer = sink.committer(context())
+    committer = sink.committer(context(incarnation=name))
     assert committer is not None
     assert committer.commit(writer.prepare(CheckpointId(1))) == [CommitOutcome.DONE]
     assert sorted(read_json(servers, name)) == [0, 1, 2]

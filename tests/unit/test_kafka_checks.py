@@ -113,7 +113,5 @@ def test_a_thread_that_looks_for_partitions_and_dies_by_surprise_fails_the_reade
     finder._thread.join(10)
 
     assert finder.has_news  # so the reader asks at its next poll
-    with pytest.raises(
-        tg.ConnectorError, match=r"orders.* looks for new partitions no more: ZeroDivisionError: in a fun"
-    ):
+    with pytest.raises(ConnectorError, match=r"orders.* looks for new partitions no more: ZeroDivisionError: in a fun"):
         finder.take({})
