@@ -171,7 +171,8 @@ def test_an_untyped_stream_works_and_is_warned_of_once(storage: str) -> None:
     assert len(said) == 1
     assert str(said[0].message) == (
         "these streams are untyped and travel as pickled rows, several times slower than columns: collection (uid things), "
-        "naming. Declare their type with returns= or an annotation."
+        "naming. Declare their type with returns= or an annotation; where the first records tell it, the job's log says "
+        "what to write."
     )
     assert said[0].filename == finish.__code__.co_filename
     assert dict(client.results("counted")) == {"int": 10, "str": 10, "NoneType": 10, "tuple": 10, "dict": 10}

@@ -219,7 +219,8 @@ RUNNING = {
     "columns that do not fit": (
         lambda s: s.map_batches(misnamed, uid="doomed"),
         tg.JobFailed,
-        r"map_batches misnamed returned columns \['other'\] of types \['int64'\], but its stream is declared as int",
+        r"in what map_batches misnamed returned: a batch of int must have the columns \['value'\], each once; it has "
+        rf"\['other'\].*\(uid 'doomed'\), subtask 0, at {HERE}:\d+",
     ),
     "a value that does not fit its state": (
         lambda s: s.key_by(lambda n: n).process(SetsText(), uid="doomed"),

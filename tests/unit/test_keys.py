@@ -32,7 +32,7 @@ from tidegate.state.key_groups import (
     subtask_of,
 )
 from tidegate.state.key_hash import mix64
-from tidegate.state.keys import hash_columns, key_type
+from tidegate.state.keys import common_key_type, hash_columns, holds_keys_of, key_type
 from tidegate.types import NaiveDatetime, data_type, field_type, record_type
 
 ANY = key_type(None)
@@ -519,3 +519,31 @@ def test_a_column_of_ints_is_encoded_as_each_of_them(keys: list[int]) -> None:
         column = key_type(int).encode_column(many)
         assert column.type == pa.binary()
         assert column.to_pylist() == [key_type(int).encode(key) for key in many]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "common", "holds"),
+    [
+        (float, float, "float", True),
+        (float, None, "float", False),
+        (None, float, "float", True),
+        (float | None, float, "optional[float]", True),
+        (float, float | None, "optional[float]", False),
+        (tuple[int, float | None], tuple[int, float], "tuple[int, optional[float]]", True),
+        (tuple[int, str] | None, tuple[int, str], "optional[tuple[int, str]]", True),
+        (int, float, None, False),
+        (int | None, float | None, None, False),
+        (tuple[int, str], tuple[int, bytes], None, False),
+        (tuple[int, str], tuple[int], None, False),
+        (tuple[int], int, None, False),
+    ],
+)
+def test_types_of_keys_that_two_streams_can_share(one, other, common, holds):
+    """`holds`: what was stored under the other can be read under the one."""
+    first, second = key_type(one), key_type(other)
+
+    found = common_key_type(first, second)
+
+    assert (found and found.name) == common
+    assert common_key_type(second, first) == found
+    assert holds_keys_of(first, second) is holds
