@@ -8,8 +8,33 @@ _UNSETTLED = ("tests/unit/test_rocksdb_unsettled.py",)
 _THREADS = ("tests/unit/test_heap_increment_threads.py",)
 _TIMERS = ("tests/unit/test_timer_queue.py",)
 _SIZES = ("tests/unit/test_state_section_sizes.py",)
+_MODEL = ("tests/unit/test_state_model.py",)
 
 MUTANTS = (
+    Mutant(
+        "swept-under-a-snapshot",
+        "what has expired is swept while a snapshot is not written, which may hold something newer",
+        (
+            Change(
+                "state/rocksdb.py",
+                "        if not self._swept or not self._store.is_settled:\n",
+                "        if not self._swept:\n",
+            ),
+        ),
+        _MODEL,
+    ),
+    Mutant(
+        "older-snapshot-forgotten",
+        "of several heap snapshots only the newest is kept as it was",
+        (
+            Change(
+                "state/heap_tables.py",
+                "        for snapshot in self._snapshots:\n",
+                "        for snapshot in self._snapshots[-1:]:\n",
+            ),
+        ),
+        _MODEL,
+    ),
     Mutant(
         "map-entry-past-a-snapshot",
         "an entry of a map is looked up in the rows, though a snapshot has its newest value and has not written it",
