@@ -402,6 +402,15 @@ def test_each_split_of_a_source_has_a_watermark_and_the_lowest_counts() -> None:
     assert stamped.of({"a"}, c=360) == [359, 949], "c has ended: a is the lowest"
 
 
+def test_a_split_may_end_with_its_first_records() -> None:
+    stamped = Stamped()
+    stamped.operator.open(None)
+
+    assert stamped.of({"b"}, a=300, b=100) == [99], "the last of a, the first of b"
+    assert stamped.of({"b"}, b=120) == [119]
+    assert stamped.of(set(), b=130) == [129]
+
+
 def test_a_split_without_records_holds_nobody_back_when_it_may_be_idle() -> None:
     stamped = Stamped()
     stamped.operator.open(None)

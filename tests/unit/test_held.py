@@ -88,6 +88,15 @@ def test_frames_may_be_added_after_a_no() -> None:
     assert sequences(drained(held)) == [0, 1]
 
 
+def test_what_was_kept_in_memory_behind_the_disk_goes_there_before_the_answer_is_no() -> None:
+    held = HeldFrames(SIZE, 100 * SIZE)
+    for number in range(2):
+        assert held.append(frame(number))
+    held.keep(frame(2))
+    assert [held.append(frame(number)) for number in range(3, 8)] == [True] * 5
+    assert [held.pop().sequence for _ in range(len(held))] == list(range(8))
+
+
 def test_without_memory_everything_goes_to_disk() -> None:
     held = HeldFrames(0, 100 * SIZE)
     assert all(held.append(frame(sequence)) for sequence in range(5))

@@ -57,15 +57,20 @@ class HeldFrames:
         if fits and (not self._on_disk or self._tail):
             self.keep(frame)
             return True
-        if self._tail or self._write_at + frame.size_bytes > self._disk_limit:
-            self.keep(frame)
-            return False
         try:
-            self._spill(frame)
+            while self._tail and self._has_space_for(self._tail[0]):  # it stands behind what is on disk
+                self._spill(self._tail[0])
+                self._memory_bytes -= self._tail.popleft().size_bytes
+            if not self._tail and self._has_space_for(frame):
+                self._spill(frame)
+                return True
         except OSError:
-            self.keep(frame)
-            return False
-        return True
+            pass  # a full disk is a limit too
+        self.keep(frame)
+        return False
+
+    def _has_space_for(self, frame: Frame) -> bool:
+        return self._write_at + frame.size_bytes <= self._disk_limit
 
     def keep(self, frame: Frame) -> None:
         """In memory, whatever the limit, and behind all that is there."""

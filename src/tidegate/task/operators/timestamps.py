@@ -41,7 +41,9 @@ class TimestampOperator(RunningOperator):
     def process(self, batch: Batch, input_index: int) -> None:
         stamps = self._stamps(batch)
         now = self._time.clock()
-        self._reads(frozenset([_WHOLE]) if batch.origins is None else batch.origins.splits, now)
+        # A split may have finished with these very records, and they may be its first since the start.
+        origins = batch.origins
+        self._reads(frozenset([_WHOLE]) if origins is None else origins.splits.union(origins.of), now)
         assert self.output_type is not None
         self.emit(
             Batch(
