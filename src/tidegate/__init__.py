@@ -81,6 +81,7 @@ if TYPE_CHECKING:
         UserCodeFailed,
     )
     from tidegate.ids import SlotId
+    from tidegate.protocol.watermarks import MAX_WATERMARK
     from tidegate.savepoints.reading import Savepoint
     from tidegate.state.broadcast import BroadcastState
     from tidegate.state.declarations import AggregatingState, ListState, MapState, ReducingState, ValueState
@@ -108,6 +109,7 @@ _HOMES = {
     "DataStream": "tidegate.api.streams",
     "KeyedStream": "tidegate.api.streams",
     "WatermarkStrategy": "tidegate.api.watermarks",
+    "MAX_WATERMARK": "tidegate.protocol.watermarks",
     "JobClient": "tidegate.client",
     "CollectSink": "tidegate.connectors.collect_sink",
     "Collection": "tidegate.connectors.collection",
@@ -169,6 +171,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "MAX_WATERMARK",
     "AggregateFunction",
     "AggregatingState",
     "AttemptFailed",

@@ -8,7 +8,7 @@ import pytest
 from state_kit import backend_for
 
 from tidegate.state.keys import key_type
-from tidegate.state.timers import EVENT_TIMERS, FEW_ENTRIES, TimerQueue
+from tidegate.state.timers import EVENT_TIMERS, FEW_ENTRIES, LONGEST_CHAIN, TimerQueue
 
 INT = key_type(int)
 
@@ -85,3 +85,37 @@ def test_timers_of_one_moment_fire_in_the_order_of_their_registration() -> None:
         world.register(key, 20)
         world.delete(key, 20)
     assert list(world.queue.due(10)) == [(10, 3), (10, 1), (10, 2)]
+
+
+def test_at_the_end_of_time_a_chain_of_timers_has_an_end_and_what_is_left_fires_when_time_goes_on() -> None:
+    world = World()
+    for key in (1, 2):
+        world.register(key, 10)
+    queue = world.queue
+
+    fired = []
+    for moment, key in queue.due_at_the_end():
+        fired.append((moment, key))
+        queue.register(key, moment + 10)
+        if key == 2:  # taken back and set again: the same timer
+            queue.delete(key, moment + 10)
+            queue.register(key, moment + 10)
+
+    assert fired == [(moment, key) for moment in range(10, 10 * LONGEST_CHAIN + 11, 10) for key in (1, 2)]
+    following = fired[-1][0] + 10
+    assert list(queue.due(following - 1)) == []
+    assert list(queue.due(following)) == [(following, 1), (following, 2)]
+
+
+def test_what_is_left_at_the_end_of_time_can_be_deleted() -> None:
+    world = World()
+    world.register(1, 10)
+    queue = world.queue
+    for moment, key in queue.due_at_the_end():
+        queue.register(key, moment + 10)
+    left = queue.next_timestamp()
+    assert left is not None
+
+    world.delete(1, left)
+
+    assert list(queue.due(left)) == []

@@ -5,7 +5,8 @@ What a function emits for a record inherits the record's timestamp; what it emit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,11 @@ import pyarrow as pa
 
 from tidegate.api.functions import Context, KeyedProcessFunction
 from tidegate.batch import Batch
+from tidegate.protocol.watermarks import MAX_WATERMARK
 from tidegate.state.backend import bind_states
 from tidegate.state.declarations import declared_states
 from tidegate.state.key_arrays import key_arrays
-from tidegate.state.timers import TimerQueue
+from tidegate.state.timers import LONGEST_CHAIN
 from tidegate.task.operators.base import RunningOperator, check_iterable
 from tidegate.task.operators.checkpointed import keeper_for
 from tidegate.task.operators.stateless import emit_columns
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from tidegate.state.backend import KeyedStateBackend
     from tidegate.state.key_selector import KeySelector
     from tidegate.wire.control import SubtaskRestore
-
+log = logging.getLogger("tidegate.task")
 
 CLEAN_UP_PAUSE_S = 1.0  #: between two looks for expired state, beside those that follow each frame
 CLEAN_UP_BUSY_PAUSE_S = 0.02  #: while there is some
@@ -202,8 +204,13 @@ class KeyedProcessOperator(FunctionOperator):
     def on_watermark(self, watermark: int) -> None:
         super().on_watermark(watermark)
         if self._timers is not None:
+            ends_again = watermark == self._timers.watermark == MAX_WATERMARK  # restored from after the end
             self._timers.watermark = watermark
-            self._fire(self._timers.event, watermark, "event")
+            if watermark < MAX_WATERMARK:
+                self._fire(self._timers.event.due(watermark), "event")
+            elif not ends_again:
+                self._fire(self._timers.event.due_at_the_end(), "event")
+                self._tell_of_timers_left()
 
     def next_time(self) -> float | None:
         timer = None if self._timers is None else self._timers.next_processing_time()
@@ -213,16 +220,30 @@ class KeyedProcessOperator(FunctionOperator):
 
     def on_time(self) -> None:
         if self._timers is not None:
-            self._fire(self._timers.processing, self._time.now_ms(), "processing")
+            self._fire(self._timers.processing.due(self._time.now_ms()), "processing")
         if self._expires and self._clean_up_at <= (now := self._time.clock()):
             # Also while no record comes: what has expired must not stay for ever in a stream that has fallen silent.
             forgotten = self._keyed_backend.clean_up(CLEAN_UP_ENTRIES)
             self._clean_up_at = now + (CLEAN_UP_BUSY_PAUSE_S if forgotten else CLEAN_UP_PAUSE_S)
 
-    def _fire(self, queue: TimerQueue, up_to: int, domain: str) -> None:
+    def _tell_of_timers_left(self) -> None:
+        assert self._timers is not None
+        left = self._timers.event.next_timestamp()
+        if left is not None:
+            log.warning(
+                "%s, at %s: input has ended, and on_timer goes on to set event-time timers. After %d in a row they are left "
+                "set and do not fire (the next was for %d). A periodic timer can end by itself: set the next one only "
+                "where ctx.current_watermark < tg.MAX_WATERMARK",
+                self.planned.operator,
+                self.planned.operator.line,
+                LONGEST_CHAIN,
+                left,
+            )
+
+    def _fire(self, due: Iterator[tuple[int, Any]], domain: str) -> None:
         assert self._timers is not None
         context = self._context
-        for timestamp, normalised in queue.due(up_to):
+        for timestamp, normalised in due:
             self._timers.key = normalised
             context.key = self._denormalise(normalised)
             context.timestamp = timestamp
