@@ -298,7 +298,7 @@ class Timers(Kind):
         subtask, at = world.at(key)
         queue = subtask.held[self.name]
         if rng.random() < 0.25:
-            queue.delete(moment)
+            queue.delete(world.key_type.normalise(key), moment)
             model.get(at, set()).discard(moment)
         else:
             queue.register(world.key_type.normalise(key), moment)
