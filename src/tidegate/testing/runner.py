@@ -64,6 +64,7 @@ class InProcessRun:
         max_actions: int = MAX_ACTIONS,
         crash_points: InProcessCrashPoints | None = None,
         asks: Sequence[Ask] = (),
+        quick: bool = False,
     ) -> None:
         self._env = env
         draws, clock = random.Random(seed), ManualClock()
@@ -80,6 +81,7 @@ class InProcessRun:
             crash_points=crash_points or InProcessCrashPoints(list(crashes or [])),
             asks=list(asks),
             max_actions=max_actions,
+            quick=quick,
         )
 
     def run(self) -> RunResult:

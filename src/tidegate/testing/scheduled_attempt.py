@@ -6,6 +6,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 from tidegate.coordinator.attempt import Attempt, Timeouts
@@ -27,6 +28,8 @@ from tidegate.wire.frame import FrameSeal, decode_frame
 log = logging.getLogger("tidegate.testing")
 
 CHANNEL_ROWS = 8  #: Spark's credit: a slot whose outbox cannot be emptied does not turn
+DRAWS = 60  #: that may fail before all is looked at
+HEARS = (1.0, 1.0, 0.1)  #: weights of a message to a slot: to a busy one, barriers are quicker
 LATE_CALL = 0.02  #: weight of a late slot's call: others do a hundred things or more before
 
 
@@ -63,6 +66,8 @@ class ScheduledAttempt:
             timeouts=Timeouts(heartbeat_s=float("inf"), start_s=float("inf")),
             commit_only=inputs.commit_only,
         )
+        self._chances: list[tuple[Callable[..., Any], Callable[..., None], tuple[Any, ...]]] = []
+        self._cumulated: list[float] = []
         settings = slot_settings(job.config)
         for id in job.plan.slots:
             self.processes[id] = self._start_process(job, inputs, id, settings)
@@ -112,11 +117,14 @@ class ScheduledAttempt:
         while self.attempt.outcome is None:
             self._world.count_action()
             self._ask()
-            weights, actions = self._possible()
-            if not actions:
-                self._let_time_pass()
-                continue
-            action, arguments = self._random.choices(actions, weights)[0]
+            chosen = self._drawn() if self._world.quick else None
+            if chosen is None:
+                weights, actions = self._possible()
+                if not actions:
+                    self._let_time_pass()
+                    continue
+                chosen = self._random.choices(actions, weights)[0]
+            action, arguments = chosen
             action(*arguments)
             if self._random.random() < 0.2:
                 self._clock.advance(self._random.random() * 0.003)
@@ -129,8 +137,10 @@ class ScheduledAttempt:
         return self.attempt.outcome
 
     def _ask(self) -> None:
+        if not self.attempt.running:
+            return
         for ask in self._world.asks:
-            if not ask.asked and self.attempt.running and self._world.view.completed >= ask.after_checkpoints:
+            if not ask.asked and self._world.view.completed >= ask.after_checkpoints:
                 ask.asked = True
                 self.attempt.request_savepoint(ask.request)
 
@@ -196,6 +206,48 @@ class ScheduledAttempt:
                 if background.jobs:
                     may(0.05, self._haunt, zombie, background)
         return weights, actions
+
+    def _drawn(self) -> tuple[Callable[..., None], tuple[Any, ...]] | None:
+        """What happens next, with about the same chances, without looking at everything: draw until something can be.
+
+        None when that takes long: little can happen.
+        """
+        if len(self._chances) != self._chances_for(len(self._channels)):
+            self._list_chances()
+        for _ in range(DRAWS):
+            may, action, arguments = self._random.choices(self._chances, cum_weights=self._cumulated)[0]
+            if may(*arguments):
+                return action, arguments
+        return None
+
+    def _chances_for(self, channels: int) -> int:
+        return 2 + 6 * len(self.processes) + channels + 2 * len(self._world.zombies)
+
+    def _list_chances(self) -> None:
+        """Everything that could ever happen, as in `_possible`; channels come with the first frame."""
+        weighted: list[tuple[float, tuple[Callable[..., Any], Callable[..., None], tuple[Any, ...]]]] = [
+            (5.0, (bool, self._run_next, (self._posted,))),
+            (0.5, (bool, self._run_next, (self._storing.jobs,))),
+        ]
+        draw = random.Random(self._key)
+        for process in self.processes.values():
+            hears = draw.choice(HEARS)
+            weighted += [
+                (2.0, (_has_said, self._hear, (process,))),
+                (LATE_CALL, (_may_connect, self._connect, (process,))),
+                (hears, (_may_be_told, self._tell, (process,))),
+                (0.5, (_may_run, self._run_guarded, (process, process.uploads))),
+                (0.5, (_may_run, self._run_guarded, (process, process.commits))),
+                (process.speed * 3, (self._may_turn, self._turn, (process,))),
+            ]
+        weighted += [(channel.receiver.speed, (_may_deliver, self._deliver, (channel,))) for channel in self._channels]
+        for zombie in self._world.zombies:
+            weighted += [(0.05, (_may_haunt, self._haunt, (zombie, of))) for of in (zombie.uploads, zombie.commits)]
+        self._chances = [chance for _, chance in weighted]
+        self._cumulated = list(accumulate(weight for weight, _ in weighted))
+
+    def _may_turn(self, process: WorkerProcess) -> bool:
+        return process.alive and process.connected and self._can_turn(process)
 
     def _run_next(self, jobs: deque[Callable[[], None]]) -> None:
         jobs.popleft()()
@@ -299,3 +351,30 @@ class ScheduledAttempt:
             raise Stuck("nothing can happen, and nothing is due")
         self._clock.now = min(later)
         self.attempt.tick()
+
+
+# -- whether it can happen --------------------------------------------------------------------------------------------
+
+
+def _has_said(process: WorkerProcess) -> bool:
+    return bool(process.link.to_driver)
+
+
+def _may_connect(process: WorkerProcess) -> bool:
+    return process.alive and not process.connected
+
+
+def _may_be_told(process: WorkerProcess) -> bool:
+    return process.alive and process.connected and bool(process.link.to_slot)
+
+
+def _may_run(process: WorkerProcess, background: Background) -> bool:
+    return process.alive and process.connected and bool(background.jobs)
+
+
+def _may_haunt(zombie: WorkerProcess, background: Background) -> bool:
+    return bool(background.jobs)
+
+
+def _may_deliver(channel: Channel) -> bool:
+    return len(channel.rows) > 1 and channel.receiver.alive and channel.receiver.slot.mailbox.has_room

@@ -104,6 +104,7 @@ class World:
     crash_points: InProcessCrashPoints
     asks: list[Ask]
     max_actions: int
+    quick: bool = False  #: what happens next is drawn with less work; the same chances, but other draws of a seed
     view: JobView = field(default_factory=JobView)
     printed: list[str] = field(default_factory=list)
     collected: CollectedResults = field(default_factory=CollectedResults)
