@@ -36,7 +36,7 @@ COUNT = tuple[str, int]
 SIDE, COUNTS = "side", "counts"
 UNKNOWN = "?"  #: in a route: an operator that cannot know its subtask, or that changes the order
 WINDOW_MS = 30
-JITTER_MS = 30  #: records are out of order in event time by so much, and by no more
+JITTER_MS = 30  #: records of some sources are out of order in event time by so much, and by no more
 
 # -- what user code may be told to do ---------------------------------------------------------------------------------
 
@@ -105,9 +105,9 @@ def doubled_row(row: Any, typed: bool, path: str, route: str) -> Any:
     return new
 
 
-def stamp_of(number: int) -> int:
-    """The event time of a source's record; in each split it goes on, out of order by JITTER_MS at the most."""
-    return number % 1000 * 10 - number * 37 % (JITTER_MS // 10 + 1) * 10
+def stamp_of(number: int, jitter_ms: int) -> int:
+    """The event time of a source's record; in each split it goes on, out of order by `jitter_ms` at the most."""
+    return number % 1000 * 10 - number * 37 % (jitter_ms // 10 + 1) * 10
 
 
 class RecordSource(Numbered):

@@ -43,6 +43,7 @@ from tidegate.testing.ledger_sink import ledger
 
 MAX_SLOTS = 14
 MAX_RECORDS = 300
+MAX_RECORDS_WHEN_WIDE = 1000
 MAX_PARALLELISM = 3
 
 Identity = tuple[int, int, str]
@@ -71,6 +72,7 @@ class Node:
     source: RecordSource | None = None
     flaky_commits: int = 0
     stamped: bool = False  #: a source whose records have timestamps
+    jitter_ms: int = 0  #: by how much they are out of order
     follows: bool = False  #: its parallelism is the job's
 
     @property
@@ -87,6 +89,18 @@ class Graph:
     def node(self, uid: str) -> Node:
         return next(node for node in self.nodes if node.uid == uid)
 
+    def chained_to_a_source(self, uid: str) -> bool:
+        """Whether an operator is, or would be if it were as wide; one that is not a node belongs to its neighbour."""
+        if uid.endswith(f"-{COUNTS}"):
+            return False
+        sources = {node.uid for node in self.nodes if node.kind == "source"}
+        return all(
+            given.partitioning == "forward" and sources.issuperset(parent for parent, _ in given.refs)
+            for node in self.nodes
+            if node.uid == uid
+            for given in node.inputs
+        )
+
     @property
     def sinks(self) -> list[Node]:
         return [node for node in self.nodes if node.kind == "sink"]
@@ -102,33 +116,60 @@ class Graph:
         return "\n".join(lines)
 
 
+PIPED = ("map", "filter", "flat_map", "process", "map_batches")
 KINDS = ("map", "filter", "flat_map", "process", "keyed", "co", "keyed_co", "map_batches", "keyed_batches")
 KEYS = {"mod": lambda row: row[1] % 5, "source": lambda row: row[0], "path": lambda row: row[2]}
 
 
-def random_graph(rng: random.Random, rescalable: bool = False, long: bool = False) -> Graph:
-    """`rescalable`: nothing in the answer depends on the parallelism. `long`: few operators and many records."""
+def random_graph(rng: random.Random, rescalable: bool = False, long: bool = False, wide: bool = False) -> Graph:
+    """`rescalable`: nothing in the answer depends on the parallelism. `long`: few operators and many records; `wide`: more of
+    them, from several subtasks."""
     while True:
-        graph = _draw(rng, rescalable, long)
+        graph = _draw(rng, rescalable, long, wide)
         answer = answer_of(graph)
-        if slots_of(graph) <= MAX_SLOTS and sum(sum(rows.values()) for rows in answer.rows.values()) <= MAX_RECORDS:
+        records = sum(sum(rows.values()) for rows in answer.rows.values())
+        if slots_of(graph) <= MAX_SLOTS and records <= (MAX_RECORDS_WHEN_WIDE if wide else MAX_RECORDS):
             return graph
 
 
-def _draw(rng: random.Random, rescalable: bool, long: bool) -> Graph:
+def _draw(rng: random.Random, rescalable: bool, long: bool, wide: bool) -> Graph:
     nodes: list[Node] = []
     streams: list[tuple[Ref, bool]] = []  #: with: is it typed?
-    stamped = rng.random() < 0.6
-    base = rng.randint(1, MAX_PARALLELISM)
+    pipe = long and (
+        rng.random() < 0.3 if wide and not rescalable else wide or rng.random() < 0.6
+    )  #: from operators that may be chained to their source to one with state
+    stamped = rng.random() < (0.8 if wide else 0.6)
+    base = rng.choice([2, 3, 3]) if wide else rng.randint(1, MAX_PARALLELISM)
     for number in range(1 if long else rng.choice([1, 1, 2, 3])):
-        sizes = [1, *(rng.randint(0, 3) for _ in range(rng.randint(0, 3)))]
-        source = RecordSource(number, rng.randint(0, 4), rng.randint(30, 70) if long else rng.randint(1, 12), sizes)
+        if wide:
+            splits = rng.choice([1, 2, base]) if rescalable else rng.randint(base, 4)
+            records, most = rng.randint(100, 250) if rescalable else rng.randint(80, 200), 7
+        elif long:
+            splits, records, most = rng.randint(1, 4), rng.randint(30, 70), rng.choice([3, 7])
+        else:
+            splits, records, most = rng.randint(0, 4), rng.randint(1, 12), 3
+        sizes = [
+            rng.randint(4, 9) if wide and rescalable else 1,
+            *(rng.randint(1 if wide else 0, most) for _ in range(rng.randint(0, 3))),
+        ]
+        source = RecordSource(number, splits, records, sizes)
         node = Node(f"s{number}", "source", base, rng.random() < 0.6, source=source, stamped=stamped)
+        node.jitter_ms = rng.choice([0, 0 if wide else JITTER_MS, JITTER_MS])
         source.typed, source.told_apart = node.typed, stamped
         nodes.append(node)
         streams.append(((node.uid, ""), node.typed))
-    for number in range(rng.randint(1, 2 if long else 5)):
-        node = _draw_operator(rng, f"o{number}", streams, rescalable, stamped)
+    kinds = (*KINDS, "timed", "timed", "timed") if stamped else KINDS
+    stateful = ("timed", "timed", "keyed") if stamped else ("keyed",)
+    if pipe:
+        each = [PIPED, stateful]
+    elif wide:
+        each = [stateful]
+    else:
+        each = [kinds] * rng.randint(1, 2 if long else 5)
+    for number, kinds in enumerate(each):
+        node = _draw_operator(rng, f"o{number}", streams[-1:] if pipe else streams, rescalable, kinds)
+        if wide:
+            node.parallelism = base
         nodes.append(node)
         streams.append(((node.uid, ""), node.typed))
         if node.has_side:
@@ -142,17 +183,24 @@ def _draw(rng: random.Random, rescalable: bool, long: bool) -> Graph:
             sink = Node(f"out{number}", "sink", base, False, [Input([ref], rng.choice(parts))])
             sink.flaky_commits = rng.choice([0, 0, 1, 2])
             nodes.append(sink)
+    if wide and rescalable:  # not chained yet
+        nodes[1].inputs[0].partitioning = "forward"
+        nodes[1].parallelism = rng.choice([1, *(width for width in range(1, MAX_PARALLELISM + 1) if width != base)])
+        return Graph(nodes, base)
     for node in nodes:
         node.follows = rescalable and rng.random() < 0.4
-        if not node.follows and rng.random() < 0.5:  # neighbours that are as wide are one chain
+        if (
+            not node.follows
+            and not (wide and node.kind == "source")
+            and rng.random() < (0.8 if pipe else 0.2 if wide else 0.5)
+        ):  # neighbours that are as wide are one chain
             node.parallelism = rng.randint(1, MAX_PARALLELISM)
     return Graph(nodes, base)
 
 
 def _draw_operator(
-    rng: random.Random, uid: str, streams: list[tuple[Ref, bool]], rescalable: bool, stamped: bool
+    rng: random.Random, uid: str, streams: list[tuple[Ref, bool]], rescalable: bool, kinds: tuple[str, ...]
 ) -> Node:
-    kinds = (*KINDS, "timed", "timed", "timed") if stamped else KINDS
     node = Node(uid, rng.choice(kinds), 1, rng.random() < 0.6)
     keyed = node.kind.startswith("keyed") or node.kind == "timed"
     columns = node.kind in ("map_batches", "keyed_batches")
@@ -191,10 +239,11 @@ def rescaled(rng: random.Random, graph: Graph) -> Graph:
     """The same graph with other parallelism: what was a chain may be none any more, and the other way round."""
     for _ in range(100):
         base = rng.randint(1, MAX_PARALLELISM)
+        alike = rng.choice([0.5, 1.0, 1.0])
         nodes = [
             replace(
                 node,
-                parallelism=base if node.follows or rng.random() < 0.6 else rng.randint(1, MAX_PARALLELISM),
+                parallelism=base if node.follows or rng.random() < alike else rng.randint(1, MAX_PARALLELISM),
             )
             for node in graph.nodes
         ]
@@ -224,7 +273,7 @@ def _add(graph: Graph, env: tg.StreamEnvironment, streams: dict[Ref, tg.DataStre
         stream = env.from_source(node.source, uid=node.uid, returns=returns, parallelism=width)
         if node.stamped:
             times = tg.WatermarkStrategy.bounded_out_of_orderness(
-                f"{JITTER_MS}ms", timestamp=lambda row: stamp_of(row[1])
+                f"{node.jitter_ms}ms", timestamp=lambda row: stamp_of(row[1], node.jitter_ms)
             )
             stream = stream.assign_timestamps_and_watermarks(times, parallelism=width)
         streams[node.uid, ""] = stream
@@ -323,7 +372,9 @@ def answer_of(graph: Graph) -> Answer:
     for node in graph.nodes:
         if node.source is not None:
             path = f"s{node.source.source}"
-            streams[node.uid, ""] = [(node.source.source, each, path, stamp_of(each)) for each in node.source.numbers()]
+            streams[node.uid, ""] = [
+                (node.source.source, each, path, stamp_of(each, node.jitter_ms)) for each in node.source.numbers()
+            ]
             continue
         main: list[Stamped] = []
         side: list[Stamped] = []

@@ -35,12 +35,14 @@ from random_graphs import Graph, build, differences, random_graph, rescaled
 from tidegate.coordinator.observing import JobStatus
 from tidegate.coordinator.savepoints import SavepointRequest, TakenSavepoint
 from tidegate.errors import JobFolderInUse, StorageError
+from tidegate.ids import SlotId
 from tidegate.protocol.checkpoint_events import StopMode
+from tidegate.storage.anywhere import reaching_anywhere
 from tidegate.storage.checkpoints import load_checkpoint
 from tidegate.storage.log import LogKind
 from tidegate.storage.snapshot_file import read_sections
 from tidegate.storage.store import ObjectStore, open_store
-from tidegate.testing.crash_points import ALL_POINTS, DRIVER_POINTS, Crash
+from tidegate.testing.crash_points import ALL_POINTS, DRIVER_POINTS, Crash, InProcessCrashPoints, SimulatedCrash
 from tidegate.testing.ledger_sink import forget_ledgers
 from tidegate.testing.runner import AllDriversDied, Ask, InProcessRun
 from tidegate.testing.stores import Fail, FlakyStore, RepeatedCreate
@@ -52,8 +54,6 @@ MAX_DRIVERS = 40
 MAX_STARTS = 30  #: of a job, by its user
 MAX_ACTIONS = 200_000
 LEAST_MEMORY_BYTES = 2000
-#: Whether functions may change the records that they are given.
-SPOIL = False
 
 
 @dataclass(slots=True)
@@ -71,6 +71,7 @@ class Case:
     slow: bool = False
     zombies: bool = True
     spoiling: bool = False
+    pressed: bool = False  #: checkpoints follow each other, and users ask for savepoints for which there is no time
 
     @property
     def at_least_once(self) -> bool:
@@ -86,10 +87,14 @@ class Case:
 def draw_case(kind: str, backend: str, seed: int, folder: str) -> Case:
     """`folder` is for what RocksDB has on this disk."""
     rng = random.Random(f"{kind} {seed}")
+    pressed = kind in LONG and rng.random() < (
+        0.6 if backend == "heap" else 0.2
+    )  # a death costs more where files are opened
+    long = pressed or rng.random() < (0.7 if kind in LONG else 0.3)
     case = Case(
         seed,
         kind,
-        random_graph(rng, rescalable=kind == "rescaled", long=rng.random() < (0.7 if kind in LONG else 0.3)),
+        random_graph(rng, rescalable=kind == "rescaled", long=long, wide=pressed),
         settings={
             "every": f"{rng.choice([10, 10, 20, 50, 200])}ms",
             "max_concurrent": rng.choice([2, 3]) if kind == "concurrent" else 1,
@@ -108,12 +113,25 @@ def draw_case(kind: str, backend: str, seed: int, folder: str) -> Case:
         },
         slow=rng.random() < 0.2,
         zombies=rng.random() < 0.8,
-        spoiling=SPOIL and rng.random() < 0.5,
+        spoiling=rng.random() < 0.5,
+        pressed=pressed,
     )
     settings, limits = case.settings, case.limits
-    if kind == "unaligned" or (kind == "rescaled" and rng.random() < 0.7):
+    if kind == "unaligned" or (kind == "rescaled" and (pressed or rng.random() < 0.5)):
         timeout_ms = rng.choice([0, 0, 0, 1, 5, 20, 50])
         settings |= {"unaligned": True, "aligned_timeout": f"{timeout_ms}ms"}
+    if case.pressed:
+        settings |= {
+            "every": "10ms",
+            "min_pause": "0ms",
+            "aligned_timeout": "0ms",
+            "timeout": "10min",
+            "tolerable_failures": 10_000,
+        }
+        limits["held_disk_bytes"] = 1 << 30
+        case.slow = False
+    if case.pressed and kind == "rescaled" and rng.random() < 0.8:  # much is under way
+        limits |= {"inbox_bytes": 2 << 20, "debloat_target_s": 1.0}
     if kind == "concurrent" and rng.random() < 0.25:
         settings["mode"] = "at-least-once"
     if limits["held_disk_bytes"] < 1 << 30 or settings["timeout"] == "500ms":
@@ -154,19 +172,80 @@ def _draw_backend(rng: random.Random, backend: str, folder: str) -> dict[str, An
     }
 
 
+# -- deaths at bad moments --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class BadMoments(InProcessCrashPoints):
+    """The driver dies as soon as a checkpoint is recorded, so that it will be restored, if it is one of those that are hard."""
+
+    store: ObjectStore | None = None
+    graph: Graph | None = None
+    #: its predecessor was given up; or "under way": it has records that were sent by a source; or "ended": and all sources have
+    moment: str = "given up"
+    nth: int = 1
+    times: int = 1
+    triggered: set[int] = field(default_factory=set)
+
+    def reach(self, point: str, slot: SlotId | None = None, checkpoint: int | None = None) -> None:
+        if point == "driver.triggered" and checkpoint is not None:
+            self.triggered.add(checkpoint)
+        if point == "driver.after-log" and checkpoint is not None and self.times and self._is_hard(checkpoint):
+            self.nth -= 1
+            if self.nth <= 0:
+                self.times -= 1
+                raise SimulatedCrash(f"{point} checkpoint {checkpoint}")
+        super().reach(point, slot, checkpoint)
+
+    def _is_hard(self, checkpoint: int) -> bool:
+        self.triggered.discard(checkpoint)
+        if self.moment == "given up":
+            return checkpoint - 1 in self.triggered
+        assert self.store is not None
+        latest = log_records(self.store)[-1].latest
+        assert latest is not None
+        slots = load_checkpoint(self.store, latest).slots
+        sections = (section for slot in slots for file in slot.files() for section in file.sections)
+        assert self.graph is not None
+        if not any(each.kind == "in-flight" and self.graph.chained_to_a_source(each.uid) for each in sections):
+            return False
+        splits = (split for slot in slots for subtask in slot.subtasks for split in subtask.splits)
+        return self.moment == "under way" or all(split.finished for split in splits)
+
+
+def draw_deaths(
+    rng: random.Random, case: Case, number: int, crashes: list[Crash], store: ObjectStore
+) -> InProcessCrashPoints:
+    """Of the `number`th start."""
+    moves = case.kind == "rescaled" and number < 5
+    if number < 3 and case.settings.get("unaligned") and (case.pressed or rng.random() < 0.6):
+        if moves:
+            moment = rng.choice(["under way", "ended", "ended"])
+            nth = 1 if moment == "ended" else rng.randint(1, 4)
+            return BadMoments([] if case.pressed else crashes, store=store, graph=case.graph, moment=moment, nth=nth)
+        return BadMoments(crashes, store=store, moment="given up", times=rng.choice([4, 12]))
+    if moves:
+        points = rng.choice([DRIVER_POINTS, ("driver.after-log",)])
+        crashes = [Crash(rng.choice(points), nth=rng.randint(1, 6)), *crashes]
+    return InProcessCrashPoints(crashes)
+
+
 # -- what users ask for -----------------------------------------------------------------------------------------------
 
 
 def draw_asks(rng: random.Random, case: Case, storage: str) -> list[Ask]:
     """Savepoints, most of which have little time; perhaps a stop; where the parallelism may change, rescales."""
-    asks = []
-    for _ in range(rng.choice([0, 5, 10, 20])):
+    asks: list[Ask] = []
+    if case.pressed and case.kind == "rescaled" and rng.random() < 0.8:
+        return asks  # checkpoints follow each other until the end
+    many = case.pressed and case.kind == "unaligned" and rng.random() < 0.8
+    for _ in range(60 if many else rng.choice([0, 5, 10, 20])):
         request = SavepointRequest(
             f"{storage}-savepoints",
             format=rng.choice(["canonical", "native"]),
-            timeout_s=rng.choice([None, 0.01, 0.02, 0.03, 0.05]),
+            timeout_s=0.003 + rng.random() * 0.03 if many else rng.choice([None, 0.01, 0.02, 0.03, 0.05]),
         )
-        asks.append(Ask(request, after_checkpoints=rng.randrange(20)))
+        asks.append(Ask(request, after_checkpoints=rng.randrange(60 if many else 20)))
     if case.kind == "rescaled" and rng.random() < 0.4:
         request = SavepointRequest(None, stop=StopMode.RESCALE, parallelism=rng.choice([1, 2, 3]))
         asks.append(Ask(request, after_checkpoints=rng.randrange(1, 8)))
@@ -204,14 +283,12 @@ def run_case(case: Case) -> ObjectStore:
     for number in range(MAX_STARTS):
         moves = case.kind == "rescaled" and number < 5
         asks = draw_asks(rng, case, storage) if number < 3 else []
-        if moves:
-            points = rng.choice([DRIVER_POINTS, ("driver.after-log",)])
-            crashes = [Crash(rng.choice(points), nth=rng.randint(1, 6)), *crashes]
+        deaths = draw_deaths(rng, case, number, crashes, reaching_anywhere(open_store(storage)))
         env = build(graph, storage=storage, resume=resume, limits=case.limits, **case.settings)
         run = InProcessRun(
             env,
             case.seed * 100 + number,
-            crashes,
+            crash_points=deaths,
             max_drivers=1 if moves else MAX_DRIVERS,
             zombies=case.zombies,
             store=store,

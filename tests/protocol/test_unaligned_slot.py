@@ -410,6 +410,17 @@ def test_a_paused_source_reads_nothing_and_still_sends_its_barrier() -> None:
     assert worker.sent() == [1, "end"]
 
 
+def test_a_source_that_waits_has_nothing_due_and_does_not_spin_until_the_checkpoint_is_complete() -> None:
+    worker = Worker(id=SlotId(0, 0))
+    splits = [SplitState("part-00-of-1-in-1")]
+    worker.slot.mailbox.post(Start(None, [SubtaskRestore("source", 0, splits=splits)], []))
+    worker.slot.mailbox.post(PauseSources())
+    worker.slot.mailbox.post(UNALIGNED)
+    worker.turn()
+    assert worker.sent() == [("barrier", 1)]
+    assert worker.slot.next_deadline() is None
+
+
 def test_a_checkpoint_that_is_aborted_forgets_its_cut_and_shuts_the_inbox() -> None:
     worker = Worker(settings=SlotSettings(inbox_bytes=1)).start()
     worker.tell(UNALIGNED)

@@ -74,6 +74,20 @@ MUTANTS = (
         tests=RESTORED,
     ),
     Mutant(
+        "a-source-turns-unaligned",
+        "a source waits for a checkpoint to turn unaligned, of which it has sent the barrier: it spins until that is complete",
+        (
+            Change(
+                "task/slot_checkpoints.py",
+                "        if self.slot.layer > 0:\n            if unaligned_after_s is not None",
+                "        if unaligned_after_s is not None:\n"
+                "            self._cuts.turns_at(checkpoint, now + unaligned_after_s)\n"
+                "        if self.slot.layer > 0:\n            if unaligned_after_s is not None",
+            ),
+        ),
+        tests=("tests/protocol/test_unaligned_slot.py",),
+    ),
+    Mutant(
         "abort-ends-an-older-one",
         "at least once, the abort of a newer checkpoint ends the older ones",
         (

@@ -115,9 +115,9 @@ class SlotCheckpoints:
     def _trigger(self, checkpoint: CheckpointId, unaligned_after_s: float | None) -> None:
         now = self.clock()
         self._triggered_at[checkpoint] = now
-        if unaligned_after_s is not None and checkpoint > self._aligner.done:
-            self._cuts.turns_at(checkpoint, now + unaligned_after_s)  # the inbox opens then
         if self.slot.layer > 0:
+            if unaligned_after_s is not None and checkpoint > self._aligner.done:
+                self._cuts.turns_at(checkpoint, now + unaligned_after_s)  # the inbox opens then
             return
         if unaligned_after_s is None and (self.postponed or self.restored_wait()):
             self.postponed.append(checkpoint)

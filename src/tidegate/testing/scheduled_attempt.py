@@ -29,7 +29,8 @@ log = logging.getLogger("tidegate.testing")
 
 CHANNEL_ROWS = 8  #: Spark's credit: a slot whose outbox cannot be emptied does not turn
 DRAWS = 60  #: that may fail before all is looked at
-HEARS = (1.0, 1.0, 0.1)  #: weights of a message to a slot: to a busy one, barriers are quicker
+HEARS_AT_SOURCE = (1.0, 1.0, 0.2)  #: weights of a message to a slot of the first layer
+HEARS = (1.0, 0.1, 0.1)  #: and to any other: where its worker is busy, barriers are quicker
 LATE_CALL = 0.02  #: weight of a late slot's call: others do a hundred things or more before
 
 
@@ -230,8 +231,9 @@ class ScheduledAttempt:
             (0.5, (bool, self._run_next, (self._storing.jobs,))),
         ]
         draw = random.Random(self._key)
+        later = draw.choice(HEARS)
         for process in self.processes.values():
-            hears = draw.choice(HEARS)
+            hears = later if process.slot.id.layer else draw.choice(HEARS_AT_SOURCE)
             weighted += [
                 (2.0, (_has_said, self._hear, (process,))),
                 (LATE_CALL, (_may_connect, self._connect, (process,))),
