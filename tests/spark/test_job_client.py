@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from job_kit import PATIENCE, finish
 
 import tidegate as tg
+from tidegate.connectors.contract import ReaderContext, SourceReader, Split
 from tidegate.coordinator.observing import CheckpointStatus
 from tidegate.durations import seconds
 
@@ -30,13 +31,49 @@ class CountByKey(tg.KeyedProcessFunction):
         yield (ctx.key, self.count.get(), value)
 
 
+class Gated(tg.DataGenerator):
+    """Stops in the middle until the gate is a file: however slow the machine, the job does not end before."""
+
+    def __init__(self, gate: Path, rate: float | None) -> None:
+        super().__init__(lambda index: index, count=TOTAL, rate=rate, type=int)
+        self.gate = gate
+
+    def reader(self, context: ReaderContext) -> SourceReader:
+        return _GatedReader(super().reader(context), self.gate, context)
+
+
+class _GatedReader(SourceReader):
+    def __init__(self, numbers: SourceReader, gate: Path, context: ReaderContext) -> None:
+        self._numbers, self._gate, self._context = numbers, gate, context
+
+    def add_splits(self, splits: Sequence[Split]) -> None:
+        self._numbers.add_splits(splits)
+
+    def splits(self) -> list[Split]:
+        return self._numbers.splits()
+
+    def poll(self, deadline: float) -> Any:
+        if any(split.position > TOTAL // 2 for split in self.splits()) and not self._gate.exists():
+            self._context.sleep(max(0.0, min(0.02, deadline - self._context.clock())))
+            return None
+        return self._numbers.poll(deadline)
+
+
 def counting(
-    storage: str, out: Path, *, rate: float | None, every: str | None = "100ms", **checkpointing: Any
+    storage: str,
+    out: Path,
+    *,
+    rate: float | None,
+    every: str | None = "100ms",
+    gate: Path | None = None,
+    **checkpointing: Any,
 ) -> tg.StreamEnvironment:
-    """Numbers, counted by key, in files. With a rate it takes its time, so that it can be cancelled on the way."""
+    """Numbers, counted by key, in files. With a rate it takes its time, so that it can be cancelled on the way; with a gate
+    it waits in the middle until that is opened."""
     env = tg.StreamEnvironment("counting", parallelism=2)
     env.checkpointing(every=every, storage=storage, **checkpointing)
-    numbers = env.from_source(tg.DataGenerator(lambda i: i, count=TOTAL, rate=rate, type=int), uid="numbers")
+    ungated = tg.DataGenerator(lambda i: i, count=TOTAL, rate=rate, type=int)
+    numbers = env.from_source(ungated if gate is None else Gated(gate, rate), uid="numbers")
     counted = numbers.key_by(lambda n: n % KEYS, key_type=int).process(CountByKey(), uid="counts")
     counted.write_files(str(out), format="jsonl", uid="files")
     return env

@@ -29,14 +29,20 @@ def assert_counted_exactly(out: Path) -> None:
 
 
 def running(storage: str, out: Path) -> tg.JobClient:
-    client = counting(storage, out, rate=2000).execute_async()
+    """It does not end before `gate_of(out)` is made."""
+    client = counting(storage, out, rate=2000, gate=gate_of(out)).execute_async()
     wait_until(client, lambda: client.view.completed >= 1)
     return client
+
+
+def gate_of(out: Path) -> Path:
+    return out.parent / "gate"
 
 
 def test_a_savepoint_of_a_running_job_is_read_by_duckdb_and_pandas_alone(storage: str, tmp_path: Path) -> None:
     client = running(storage, tmp_path / "out")
     path = client.savepoint(str(tmp_path / "savepoints"))
+    gate_of(tmp_path / "out").touch()
     assert client.wait(PATIENCE) is JobStatus.FINISHED
 
     folder = Path(path.removeprefix("file://"))
@@ -108,7 +114,8 @@ def test_a_job_is_bootstrapped_from_a_dataframe(storage: str, tmp_path: Path, sp
 
 def test_a_canceled_job_keeps_its_checkpoints_or_deletes_them_as_was_said(storage: str, tmp_path: Path) -> None:
     """Savepoints are the user's, and stay in any case."""
-    client = counting(storage, tmp_path / "out", rate=1000, delete_on_cancel=True).execute_async()
+    out = tmp_path / "out"
+    client = counting(storage, out, rate=1000, gate=gate_of(out), delete_on_cancel=True).execute_async()
     wait_until(client, lambda: client.view.completed >= 2)
     path = client.savepoint(str(tmp_path / "savepoints"))
     client.cancel()
@@ -153,6 +160,7 @@ def test_a_running_job_is_rescaled_in_one_step(storage: str, tmp_path: Path) -> 
     out = tmp_path / "out"
     client = running(storage, out)
     rescaled = client.rescale(1)
+    gate_of(out).touch()
 
     assert rescaled.gap_s > 0
     assert {slot.index for slot in client.workers()} == {0}
