@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 RECORD = tuple[int, int, str, str]
 COUNT = tuple[str, int]
 SIDE, COUNTS = "side", "counts"
+LATE = " LATE"  #: in a path: the watermark had passed the record's time
 UNKNOWN = "?"  #: in a route: an operator that cannot know its subtask, or that changes the order
 WINDOW_MS = 30
 JITTER_MS = 30  #: records of some sources are out of order in event time by so much, and by no more
@@ -112,10 +113,17 @@ def stamp_of(number: int, jitter_ms: int) -> int:
 
 class RecordSource(Numbered):
     typed = True
+    drained_at: dict[str, int] | None = None  #: a drain ended the stream of each split before this position
     told_apart = False  #: the reader says which split a record is of
 
     def row(self, number: int) -> Any:
         return made(self.typed, self.source, number, f"s{self.source}", "")
+
+    def numbers(self) -> list[int]:
+        numbers = super().numbers()
+        if self.drained_at is None:
+            return numbers
+        return [number for number in numbers if number % 1000 < self.drained_at.get(str(number // 1000), 0)]
 
     def reader(self, context: ReaderContext) -> SourceReader:
         reader = super().reader(context)
@@ -214,8 +222,8 @@ class Keyed(_Traced, tg.KeyedProcessFunction):
 class Timed(_Traced, tg.KeyedProcessFunction):
     """Keeps each record until the watermark has passed the end of its window; then it goes on, with a timer's timestamp.
 
-    Sources are out of order within their bounds, and say which split a record is of: so nothing may ever come late, over any
-    restore, and each window is counted once and whole.
+    Sources say which split a record is of. Where they are out of order within their bounds nothing may ever come late, over
+    any restore, and each window is counted once and whole.
     """
 
     waiting = tg.MapState(str, int)  #: the record, as text, and the end of its window
@@ -226,7 +234,7 @@ class Timed(_Traced, tg.KeyedProcessFunction):
         if source < 0:  # the mark of an end comes when time has ended: no timer fires any more
             return [self.made(source, number, path, route)]
         if ctx.timestamp <= ctx.current_watermark:
-            path += f" LATE at {ctx.current_watermark}"
+            path += LATE
         end = ctx.timestamp // WINDOW_MS * WINDOW_MS + WINDOW_MS - 1
         self.waiting[f"{source}|{number}|{path}|{route}"] = end
         ctx.timer_service().register_event_time_timer(end)
@@ -264,6 +272,7 @@ class KeyedBatches(tg.KeyedBatchFunction):
     def __init__(self, node: Node) -> None:
         self.uid = node.uid
         self.ends = node.ends
+        self.unordered = UNKNOWN if node.key == "mixed" else ""  #: it is called once for each type of key in a batch
 
     def open(self, ctx: tg.Context) -> None:
         burn("open")
@@ -273,7 +282,7 @@ class KeyedBatches(tg.KeyedBatchFunction):
         running = self.total.add_many(keys, pa.array([1] * len(keys), pa.int64()), running=True)
         for key, count in zip(keys.to_pylist(), running.to_pylist(), strict=True):
             ctx.output(tg.OutputTag(COUNTS), (repr(key), count))
-        return extended(batch, f"/{self.uid}", f"{self.uid}.{ctx.subtask},")
+        return extended(batch, f"/{self.uid}", f"{self.uid}.{ctx.subtask},{self.unordered}")
 
     def end_input(self, ctx: tg.Context) -> Any:
         burn("end_input")

@@ -9,9 +9,10 @@ KIND      aligned       one checkpoint at a time
 BACKEND   heap          full snapshots or increments
           rocksdb       with next to no memory; incremental or not
 
-In all of them users ask for savepoints of both formats, some of which time out, and for stops, after which the job is resumed
-from its savepoint; workers, drivers, user code and storage fail. The last line says how many runs there were; each that was
-wrong prints its seed and what was wrong.
+In all of them users ask for savepoints of both formats, some of which time out, and for stops: a job that was suspended is
+resumed from its savepoint, and one that was drained must have made of what its sources had read what a whole run makes of it.
+Workers, drivers, user code and storage fail. The last line says how many runs there were; each that was wrong prints its seed
+and what was wrong.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Any
 import random_functions
 from protocol_kit import fresh_storage, log_records
 from random_functions import Fuse
-from random_graphs import Graph, build, differences, random_graph, rescaled
+from random_graphs import Graph, build, differences, random_graph, rescaled, vary
 
 from tidegate.coordinator.observing import JobStatus
 from tidegate.coordinator.savepoints import SavepointRequest, TakenSavepoint
@@ -39,8 +40,10 @@ from tidegate.ids import SlotId
 from tidegate.protocol.checkpoint_events import StopMode
 from tidegate.storage.anywhere import reaching_anywhere
 from tidegate.storage.checkpoints import load_checkpoint
-from tidegate.storage.log import LogKind
+from tidegate.storage.log import CheckpointPointer, LogKind, LogRecord
+from tidegate.storage.metadata import PARQUET
 from tidegate.storage.snapshot_file import read_sections
+from tidegate.storage.state_tables import read_rows
 from tidegate.storage.store import ObjectStore, open_store
 from tidegate.testing.crash_points import ALL_POINTS, DRIVER_POINTS, Crash, InProcessCrashPoints, SimulatedCrash
 from tidegate.testing.ledger_sink import forget_ledgers
@@ -116,6 +119,7 @@ def draw_case(kind: str, backend: str, seed: int, folder: str) -> Case:
         spoiling=rng.random() < 0.5,
         pressed=pressed,
     )
+    vary(random.Random(f"vary {kind} {seed}"), case.graph)
     settings, limits = case.settings, case.limits
     if kind == "unaligned" or (kind == "rescaled" and (pressed or rng.random() < 0.5)):
         timeout_ms = rng.choice([0, 0, 0, 1, 5, 20, 50])
@@ -253,7 +257,7 @@ def draw_asks(rng: random.Random, case: Case, storage: str) -> list[Ask]:
         request = SavepointRequest(
             f"{storage}-savepoints",
             format=rng.choice(["canonical", "native"]),
-            stop=StopMode.SUSPEND,
+            stop=rng.choice([StopMode.SUSPEND, StopMode.SUSPEND, StopMode.DRAIN]),
             timeout_s=rng.choice([None, None, 0.05]),
         )
         asks.append(Ask(request, after_checkpoints=rng.randrange(1, 10)))
@@ -312,7 +316,9 @@ def run_case(case: Case) -> ObjectStore:
             assert result.status is JobStatus.FINISHED or case.faults, f"the job failed: {trouble}"
         records = log_records(open_store(storage))
         if records and records[-1].finished:
-            if LogKind.SAVEPOINT_STOP not in {record.kind for record in records[-3:]}:
+            if not ends_with_a_stop(records):
+                return store
+            if was_drained(case, reaching_anywhere(open_store(storage)), records[-1].latest):
                 return store
             resume = stopped_at(asks) or records[-1].latest.metadata_path.rsplit("/", 1)[0]
         elif not records:
@@ -320,6 +326,29 @@ def run_case(case: Case) -> ObjectStore:
         if case.kind == "rescaled":
             graph = rescaled(rng, graph)
     raise AssertionError(f"the job never ended: {trouble}")
+
+
+def ends_with_a_stop(records: list[LogRecord]) -> bool:
+    """Whatever drivers that died after it have left."""
+    kinds = [record.kind for record in records if record.kind in (LogKind.CHECKPOINT, LogKind.SAVEPOINT_STOP)]
+    return kinds[-1] is LogKind.SAVEPOINT_STOP
+
+
+def was_drained(case: Case, store: ObjectStore, pointer: CheckpointPointer) -> bool:
+    """The sources are told where they ended; the drain's savepoint says so."""
+    metadata = load_checkpoint(store, pointer)
+    if not metadata.final:
+        return False
+    read = {
+        (subtask.uid, split.id): int(split.position or 0)
+        for slot in metadata.slots
+        for subtask in slot.subtasks
+        for split in subtask.splits
+    }
+    for node in case.graph.nodes:
+        if node.source is not None:
+            node.source.drained_at = {split: at for (uid, split), at in read.items() if uid == node.uid}
+    return True
 
 
 def prepare(case: Case) -> None:
@@ -350,17 +379,19 @@ def check(case: Case, store: ObjectStore) -> None:
 
 def check_storage(store: ObjectStore, retained: int) -> None:
     """The log only grows, ids are never used twice, and what it retains can be read, every byte."""
-    store = store._inner if isinstance(store, FlakyStore) else store
+    store = reaching_anywhere(store._inner if isinstance(store, FlakyStore) else store)
     records = log_records(store)
     assert [record.sequence for record in records] == list(range(len(records)))
     assert records[-1].finished
     ids = [record.latest.id for record in records if record.kind is LogKind.CHECKPOINT and record.latest is not None]
     assert ids == sorted(set(ids))
-    assert 1 <= len(records[-1].retained) <= retained
+    assert 1 <= len(records[-1].retained) <= retained + ends_with_a_stop(records)  # its savepoint is kept beside them
     for pointer in records[-1].retained:
         for slot in load_checkpoint(store, pointer).slots:
-            for _ in read_sections(store, slot.file):
-                pass
+            for file in slot.files():
+                read = read_rows if file.format == PARQUET else read_sections
+                for _ in read(store, file) if file.sections else ():
+                    pass
 
 
 def run_and_check(kind: str, backend: str, seed: int, folder: str) -> None:

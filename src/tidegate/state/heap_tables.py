@@ -193,7 +193,10 @@ class FrozenDicts:
 
     def write(self, writer: SectionWriter) -> None:
         table = self._living()
-        table.write((self._at(table, chunk) for chunk in range(CHUNKS)), writer)
+        chunks = table.chunks
+        # In this order: a chunk that is empty, and was not saved by then, was empty at this snapshot's moment.
+        held = (chunk for chunk in range(CHUNKS) if chunks[chunk] or chunk in self.saved)
+        table.write((self._at(table, chunk) for chunk in held), writer)
 
     def write_changes(self, since: FrozenDicts, writer: SectionWriter) -> list[Any]:
         """Write what differs from an older snapshot, whole keys at a time; returns the keys that are gone.
@@ -203,10 +206,10 @@ class FrozenDicts:
         table = self._living()
         changed: list[Chunk] = []
         gone: list[Any] = []
-        for chunk in range(CHUNKS):
-            before = since.saved.get(chunk)
-            if before is None or before is self.saved.get(chunk):
-                continue  # not changed since the older one, or first changed after the newer one
+        for chunk in sorted(since.saved):  # what is not there yet was not changed before the newer one
+            before = since.saved[chunk]
+            if before is self.saved.get(chunk):
+                continue  # first changed after the newer one
             old, new = dict(zip(*before, strict=True)), self._at(table, chunk)
             changed.append({key: kept for key, kept in new.items() if old.get(key, NO_KEY) is not kept})
             gone += [key for key in old if key not in new]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from bisect import bisect
 from collections import deque
 from collections.abc import Callable
 from itertools import accumulate
@@ -215,8 +216,10 @@ class ScheduledAttempt:
         """
         if len(self._chances) != self._chances_for(len(self._channels)):
             self._list_chances()
-        for _ in range(DRAWS):
-            may, action, arguments = self._random.choices(self._chances, cum_weights=self._cumulated)[0]
+        chances, cumulated, draw = self._chances, self._cumulated, self._random.random
+        total, last = cumulated[-1], len(chances) - 1
+        for _ in range(DRAWS):  # written out: as random.choices does it, at half the cost
+            may, action, arguments = chances[bisect(cumulated, draw() * total, 0, last)]
             if may(*arguments):
                 return action, arguments
         return None
