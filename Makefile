@@ -1,12 +1,13 @@
 # Every target does its own set-up: a virtual environment in .venv, the dependencies and, for what runs Spark, Java.
 # Needed beforehand: make and a Python 3.11 or newer. The work is done by the scripts in tools/.
 
-VENV   := .venv
-PYTHON := $(VENV)/bin/python
-READY  := $(VENV)/.ready
-SPARK  := sh tools/with_spark.sh $(PYTHON)
-FETCH  := { $(PYTHON) tools/fetch.py || test -z "$$CI"; }
-TESTS  := $(SPARK) -m pytest -n 3 --dist loadscope --no-loadscope-reorder
+VENV    := .venv
+PYTHON  := $(VENV)/bin/python
+READY   := $(VENV)/.ready
+SPARK   := sh tools/with_spark.sh $(PYTHON)
+FETCH   := { $(PYTHON) tools/fetch.py || test -z "$$CI"; }
+ARCHIVE := $(SPARK) tools/class_archive.py
+TESTS   := $(SPARK) -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
 DEMO        = examples/demo.py
 BENCHMARKS  = $(sort $(shell grep -l __main__ benchmarks/*.py))
@@ -28,16 +29,17 @@ demo: java $(READY) ## run the demonstration
 	@$(SPARK) $(DEMO)
 
 # A fault of style must not hide what the tests say, so they run in any case; the target fails if either failed. The check runs
-# while things are fetched, which is waiting for the most part.
+# while things are fetched, which is waiting for the most part, and while the class archive is made.
 test: installed ## all of CI: check, then every test that is not slow
 	@$(FETCH) & fetching=$$!; \
+	$(ARCHIVE) & archiving=$$!; \
 	checked=yes; $(MAKE) --no-print-directory check || checked=no; \
-	wait $$fetching || exit 1; \
+	wait $$archiving; wait $$fetching || exit 1; \
 	$(TESTS) -m "not slow" || exit 1; \
 	test $$checked = yes || { echo "the tests passed, but make check failed: see above" >&2; exit 1; }
 
 test-slow: fetched ## the tests that make test leaves out: soaks, and the rest of each matrix; the last line says how long
-	@$(TESTS) -m slow
+	@$(ARCHIVE); $(TESTS) -m slow
 
 check: $(READY) ## quick: format, lint, types of protocol state storage wire, import rules
 	@failed=; \

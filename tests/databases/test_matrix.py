@@ -10,6 +10,7 @@ import pytest
 import tidegate as tg
 from databases.kit import prepared_of
 from databases.servers import DatabaseServer
+from matrices import chosen
 from tidegate.connectors.contract import Sink
 from tidegate.testing import crash_matrix
 
@@ -35,7 +36,8 @@ class Tables:
         return [int(value) for (value,) in self.server.ask(f"SELECT value FROM {self.name(place)}")]
 
 
-BOTH_WAYS = pytest.mark.parametrize("commit", ["two-phase", "ledger"])
+COMMITS = ("two-phase", "ledger")
+BOTH_WAYS = pytest.mark.parametrize("commit", COMMITS)
 #: Where a database can tell the difference; the slow test goes through all of them.
 TELLING = frozenset(
     {
@@ -70,7 +72,7 @@ def test_each_record_is_in_the_table_once_and_never_early_wherever_a_process_die
     assert prepared_of(server) == []
 
 
-@BOTH_WAYS
+@pytest.mark.parametrize("commit", chosen({"two-phase"}, COMMITS))
 def test_the_same_with_processes_that_are_killed(server: DatabaseServer, commit: str) -> None:
     tables = Tables(server, f"k{commit[:3]}")
 

@@ -20,7 +20,7 @@ import psutil
 import pyspark
 
 from faults.kit import await_that
-from jvms import QUICK_START
+from jvms import of_spark
 
 HOST = "127.0.0.1"
 WORKERS = 2
@@ -59,7 +59,7 @@ class StandaloneCluster:
             "spark.driver.host": HOST,
             "spark.driver.bindAddress": HOST,
             "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": QUICK_START,
+            "spark.executor.extraJavaOptions": of_spark(),
         }
 
     def executors(self) -> list[psutil.Process]:

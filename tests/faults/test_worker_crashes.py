@@ -25,9 +25,14 @@ STEPS = [SLOT_POINTS[i : i + 2] for i in range(0, len(SLOT_POINTS), 2)]
 
 #: Each way of keeping and storing state meets some of the steps here, and all of them in process.
 BACKENDS = [("hashmap", False), ("rocksdb", True), ("hashmap", True), ("rocksdb", False), ("rocksdb", True)]
+#: Every second one in `make test`.
+CASES = [
+    pytest.param(points, backend, marks=pytest.mark.slow if number % 2 else ())
+    for number, (points, backend) in enumerate(zip(STEPS, BACKENDS, strict=True))
+]
 
 
-@pytest.mark.parametrize(("points", "backend"), list(zip(STEPS, BACKENDS, strict=True)), ids=str)
+@pytest.mark.parametrize(("points", "backend"), CASES, ids=str)
 def test_a_worker_killed_at_a_step_of_the_protocol_changes_nothing(
     points: tuple[str, ...], backend: tuple[str, bool], tmp_path: Path, spark_session: SparkSession
 ) -> None:

