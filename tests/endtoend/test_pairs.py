@@ -12,7 +12,7 @@
 | worker killed right behind a savepoint; long after, the job comes back to it | S | S | S | S | S | S |
 
 W, D and S are the tests of this module. `make test` has each pair in one of them; the others are slow. A folder has no service
-that could be killed. What came out is read by a read-committed consumer, the servers' own command-line clients, and pyarrow; the
+that could be killed. What came out is read by a read-committed consumer, the servers' own command-line clients and pyarrow; the
 answer is computed from the settings.
 """
 
