@@ -21,6 +21,19 @@ def chosen(now: Collection[str], cases: Iterable[str]) -> list[Any]:
     return [case if case in now else _slow(case) for case in cases]
 
 
+def in_turn(rows: Iterable[Any], columns: Iterable[Any]) -> list[Any]:
+    """Each row with each column, of which one is not slow: the next for each row."""
+    columns = list(columns)
+    return [
+        pytest.param(*_values(row), *_values(column), marks=() if place == number % len(columns) else pytest.mark.slow)
+        for number, row in enumerate(rows)
+        for place, column in enumerate(columns)
+    ]
+
+
+def _values(case: Any) -> tuple[Any, ...]:
+    return case if isinstance(case, tuple) else (case,)
+
+
 def _slow(case: Any) -> Any:
-    values = case if isinstance(case, tuple) else (case,)
-    return pytest.param(*values, marks=pytest.mark.slow)
+    return pytest.param(*_values(case), marks=pytest.mark.slow)

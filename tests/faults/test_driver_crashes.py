@@ -25,10 +25,10 @@ from tidegate.testing.crash_points import DRIVER_POINTS, Crash
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 
-#: Neighbours share a job: what costs time is starting one. Those around the commit point and the end are in `make test`; all of
-#: them are there in process.
+#: Neighbours share a job: what costs time is starting one. Those around the commit point are in `make test`; all of them are
+#: there in process.
 STEPS = [
-    pytest.param(points, marks=() if points[0] in ("driver.before-log", "driver.before-finished") else pytest.mark.slow)
+    pytest.param(points, marks=() if points[0] == "driver.before-log" else pytest.mark.slow)
     for points in (DRIVER_POINTS[i : i + 2] for i in range(0, len(DRIVER_POINTS), 2))
 ]
 

@@ -25,7 +25,31 @@ def home() -> Path:
 
 @pytest.mark.timeout(600)
 def test_flinks_own_command_operates_a_job(home: Path, tmp_path: Path) -> None:
-    # A first run, which flink stops with a savepoint.
+    operated(home, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_flinks_own_command_gives_the_token_and_cancels_a_job_that_goes_on_from_its_savepoint(
+    home: Path, tmp_path: Path
+) -> None:
+    savepoint, stopped_with = operated(home, tmp_path)
+
+    with Driver(tmp_path, "-D", "rest.port=0", "-D", "tidegate.rest.token=s3cret", "--resume", savepoint) as driver:
+        entry = driver.entry()
+        address = entry.url.removeprefix("http://")
+        assert "s3cret" not in driver.log.read_text()
+        refused = Flink(home, tmp_path)("list", "-m", address)
+        assert "a token is needed" in refused.stdout + refused.stderr
+        driver.until("more has come out", lambda: len(rows_in(tmp_path)) > stopped_with)
+        done = Flink(home, tmp_path, "s3cret").ok("cancel", "-m", address, entry.id)
+        assert f"Cancelled job {entry.id}" in done
+        assert driver.end() == 0
+    assert assert_exact(tmp_path, at_least=stopped_with + 1) > stopped_with
+
+
+def operated(home: Path, tmp_path: Path) -> tuple[str, int]:
+    """A run that flink stops with a savepoint: where that is, and how many rows came out."""
     with Driver(tmp_path, "-D", "rest.port=0") as driver:
         entry = driver.entry()
         address = entry.url.removeprefix("http://")
@@ -58,17 +82,4 @@ def test_flinks_own_command_operates_a_job(home: Path, tmp_path: Path) -> None:
         found = re.search(r"Savepoint completed. Path: (file://\S+/storage/mine/\S+)", done)
         assert found is not None, done
         assert driver.end() == 0, "the driver waits until the result is fetched, then ends"
-    stopped_with = assert_exact(tmp_path, at_least=1000)
-
-    # A second run goes on exactly there; this one asks for a token, and is cancelled.
-    with Driver(tmp_path, "-D", "rest.port=0", "-D", "tidegate.rest.token=s3cret", "--resume", found[1]) as driver:
-        entry = driver.entry()
-        address = entry.url.removeprefix("http://")
-        assert "s3cret" not in driver.log.read_text()
-        refused = Flink(home, tmp_path)("list", "-m", address)
-        assert "a token is needed" in refused.stdout + refused.stderr
-        driver.until("more has come out", lambda: len(rows_in(tmp_path)) > stopped_with)
-        done = Flink(home, tmp_path, "s3cret").ok("cancel", "-m", address, entry.id)
-        assert f"Cancelled job {entry.id}" in done
-        assert driver.end() == 0
-    assert assert_exact(tmp_path, at_least=stopped_with + 1) > stopped_with
+    return found[1], assert_exact(tmp_path, at_least=1000)

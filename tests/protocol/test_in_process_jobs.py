@@ -24,6 +24,7 @@ from protocol_kit import relayed_job as job
 from protocol_kit import run_to_the_end as run
 
 import tidegate as tg
+from matrices import in_turn
 from tidegate.coordinator.observing import CheckpointStatus, JobStatus
 from tidegate.errors import (
     JobFolderInUse,
@@ -35,6 +36,7 @@ from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
 from tidegate.testing.runner import AllDriversDied, InProcessRun, run_in_process
 
 SEEDS = range(3)
+DURING = ("slot.restored", "slot.before-commit", "slot.after-commit", "driver.triggered")
 
 
 @pytest.fixture(autouse=True)
@@ -58,8 +60,7 @@ def test_a_run_reaches_every_crash_point() -> None:
 
 
 @pytest.mark.parametrize("zombies", [True, False], ids=["zombies", "clean"])
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("point", ALL_POINTS)
+@pytest.mark.parametrize(("point", "seed"), in_turn(ALL_POINTS, SEEDS))
 def test_a_crash_at_each_step_twice_in_a_row(point: str, seed: int, zombies: bool) -> None:
     times = 1 if point in ("driver.after-finished",) else 2  # nobody comes behind FINISHED a second time
     run(job(), seed, Crash(point, times=times), zombies=zombies)
@@ -88,8 +89,7 @@ def test_a_crash_of_a_slot_in_each_layer(point: str, layer: int) -> None:
     assert_exact()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("during", ["slot.restored", "slot.before-commit", "slot.after-commit", "driver.triggered"])
+@pytest.mark.parametrize(("during", "seed"), in_turn(DURING, SEEDS))
 @pytest.mark.parametrize("first", ["slot.before-ack", "slot.before-commit", "driver.after-log", "driver.before-notify"])
 def test_a_crash_and_two_more_during_the_recovery(first: str, during: str, seed: int) -> None:
     """At driver.after-log and before-notify prepared data waits in the checkpoint: the recovery must commit it."""

@@ -21,6 +21,7 @@ from protocol_kit import (
 )
 
 import tidegate as tg
+from matrices import in_turn
 from tidegate.coordinator.observing import CheckpointStatus
 from tidegate.storage.checkpoints import load_checkpoint
 from tidegate.storage.paths import JobPaths
@@ -112,8 +113,9 @@ def test_without_failures(backend: str, incremental: bool) -> None:
     assert {state.uid for state in states} == ({"count", "kinds"} if incremental else set())
 
 
-@pytest.mark.parametrize("point", [point for point in ALL_POINTS if point != "driver.after-finished"])
-@pytest.mark.parametrize(("backend", "incremental"), BACKENDS)
+@pytest.mark.parametrize(
+    ("point", "backend", "incremental"), in_turn((p for p in ALL_POINTS if p != "driver.after-finished"), BACKENDS)
+)
 def test_a_crash_at_each_step_twice_in_a_row(backend: str, incremental: bool, point: str) -> None:
     storage = fresh_storage()
     nth = 1 if "finished" in point or point == "slot.restored" else 2 if point.startswith("driver") else 3

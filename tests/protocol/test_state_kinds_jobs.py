@@ -15,6 +15,7 @@ import pytest
 from protocol_kit import fresh_storage
 
 import tidegate as tg
+from matrices import in_turn
 from tidegate.testing.crash_points import Crash
 from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
 from tidegate.testing.runner import AllDriversDied, InProcessRun, run_in_process
@@ -153,8 +154,7 @@ BACKENDS = [("hashmap", False), ("hashmap", True), ("rocksdb", False), ("rocksdb
 POINTS = ["slot.before-store", "slot.before-ack", "slot.after-ack", "driver.before-metadata", "driver.notified"]
 
 
-@pytest.mark.parametrize(("backend", "incremental"), BACKENDS)
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(("point", "backend", "incremental"), in_turn(POINTS, BACKENDS))
 def test_every_kind_of_keyed_state_survives_a_crash(
     point: str, backend: str, incremental: bool, tmp_path: Path
 ) -> None:
@@ -163,8 +163,9 @@ def test_every_kind_of_keyed_state_survives_a_crash(
     check()
 
 
-@pytest.mark.parametrize(("backend", "incremental"), BACKENDS)
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (1, 5), (4, 1)])
+@pytest.mark.parametrize(
+    ("before", "after", "backend", "incremental"), in_turn([(2, 3), (3, 2), (1, 5), (4, 1)], BACKENDS)
+)
 def test_every_kind_of_keyed_state_follows_its_keys(
     before: int, after: int, backend: str, incremental: bool, tmp_path: Path
 ) -> None:

@@ -119,7 +119,7 @@ def put_instead(store: ObjectStore, path: str, data: bytes | None) -> None:
 
 @pytest.mark.parametrize(
     ("storage", "layout"),
-    first(4, [(server, layout) for server in SERVERS for layout in LAYOUTS]),
+    first(3, [(server, layout) for server in SERVERS for layout in LAYOUTS]),
     indirect=["storage"],
 )
 def test_a_damaged_file_of_state_ends_the_job_in_words_and_changes_nothing(storage: str, layout: str) -> None:

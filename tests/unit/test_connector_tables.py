@@ -20,6 +20,7 @@ from connector_kit import batch_of, writer_context
 from deltalake import DeltaTable, write_deltalake
 
 import tidegate as tg
+from matrices import chosen
 from tidegate.connectors.contract import CommitOutcome
 from tidegate.connectors.tables.sink import TableSink
 from tidegate.coordinator.observing import JobStatus
@@ -167,6 +168,7 @@ def test_tables_keep_the_contract_wherever_a_process_dies(kind: Any, tmp_path: P
     )
 
 
+@pytest.mark.parametrize("kind", chosen({"delta"}, KINDS), indirect=True)
 def test_tables_keep_the_contract_when_processes_are_killed(kind: Any, tmp_path: Path) -> None:
     check_matrix(
         kind,

@@ -77,6 +77,7 @@ def test_the_page_comes_with_a_strict_policy_and_is_not_sent_twice(rest: Rest) -
         )
     assert unchanged.value.code == 304
     unchanged.value.close()
+    assert rest.text("GET", "/favicon.ico")[0] == 200, "browsers ask for it where the answer is not a page"
     assert rest.text("GET", "/dashboard/nothing.js")[0] == 404
     assert rest.text("GET", "/dashboard/..%2fpages.py")[0] == 404
 

@@ -27,6 +27,7 @@ HEADERS = {
 }
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 INDEX = "index.html"
+ICON = "icon.svg"
 
 
 @cache
@@ -42,11 +43,16 @@ def assets() -> dict[str, tuple[bytes, str, str]]:
 
 
 def pages() -> list[BaseRoute]:
-    return [Route("/", _index), Route("/dashboard/{name}", _asset)]
+    return [Route("/", _index), Route("/dashboard/{name}", _asset), Route("/favicon.ico", _icon)]
 
 
 async def _index(request: Request) -> Response:
     return _file(request, INDEX)
+
+
+async def _icon(request: Request) -> Response:
+    """Browsers ask for it by this name with an answer that is not our page: a refusal, JSON."""
+    return _file(request, ICON)
 
 
 async def _asset(request: Request) -> Response:
