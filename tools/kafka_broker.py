@@ -8,7 +8,6 @@ Its jars are fetched by tools/fetch.py.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -17,10 +16,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import fetch
+from free_ports import free_ports
 
 USER, PASSWORD = "tide", "gate"  #: of the listener with a password
 START_S = 90.0
@@ -141,15 +140,6 @@ class Broker:
             self._process.kill()
             self._process.wait()
         self._process = None
-
-
-def free_ports(count: int) -> Iterator[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        ports = [each.getsockname()[1] for each in sockets]
-    return iter(ports)
 
 
 def running_pid(folder: Path) -> int | None:

@@ -11,7 +11,6 @@ import glob
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -22,6 +21,8 @@ from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import psutil
+
+from free_ports import free_port
 
 PATIENCE_S = 60.0
 TRANSACTION_TIMEOUT_S = 2  #: a session that does nothing in an open transaction is ended after this
@@ -53,7 +54,7 @@ class DatabaseServer(ABC):
         self.folder = Path(folder)
         self.data = self.folder / "data"
         self.log = self.folder / "server.log"
-        self.port = port or _free_port()
+        self.port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -358,12 +359,6 @@ def new_folder(name: str) -> Path:
     folder = Path(tempfile.mkdtemp(prefix=f"tidegate-{name}-"))
     folder.chmod(0o755)
     return folder
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _server_user() -> str | None:

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -20,6 +19,7 @@ import psutil
 import pyspark
 
 from faults.kit import await_that
+from free_ports import free_port
 from jvms import of_spark
 
 HOST = "127.0.0.1"
@@ -125,9 +125,3 @@ def standalone_cluster(folder: Path, slots: int) -> Iterator[StandaloneCluster]:
         yield cluster
     finally:
         cluster.end()
-
-
-def free_port() -> int:
-    with socket.create_server((HOST, 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,12 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PATIENCE_S = 120.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -41,6 +34,8 @@ def ended_with_the_block(process: subprocess.Popen[bytes]) -> Iterator[None]:
 @contextlib.contextmanager
 def s3_server(log: Path) -> Iterator[dict[str, str]]:
     """The environment in which a process finds it; there is a bucket named `checkpoints`."""
+    from free_ports import free_port  # the S3 server of this module is a program without the tests on its path
+
     port = free_port()
     environment = {
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
@@ -79,7 +74,8 @@ def serve_s3(port: int) -> None:
 @contextlib.contextmanager
 def hdfs_server(jars: Path, folder: Path) -> Iterator[str]:
     """The address of the namenode, like hdfs://127.0.0.1:12345."""
-    from jvms import QUICK_START  # the S3 server of this module is a program without the tests on its path
+    from free_ports import free_port
+    from jvms import QUICK_START
 
     folder.mkdir(parents=True, exist_ok=True)
     details, log = folder / "details.json", folder / "log.txt"

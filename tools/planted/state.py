@@ -12,6 +12,12 @@ _MODEL = ("tests/unit/test_state_model.py",)
 
 MUTANTS = (
     Mutant(
+        "text-not-looked-at",
+        "text that no encoder takes gets into state, where every checkpoint will fail by it",
+        (Change("state/fitting.py", "_PARTLY = (int, str)", "_PARTLY = (int,)"),),
+        ("tests/unit/test_state_text.py",),
+    ),
+    Mutant(
         "swept-under-a-snapshot",
         "what has expired is swept while a snapshot is not written, which may hold something newer",
         (

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from tidegate.state.handles import Column
 
 
+_PARTLY = (int, str)  #: beyond 64 bits, and with a lone surrogate, they cannot be stored
+
+
 class Fitter:
     """Takes values into one state: checked, converted where nothing is lost, copied where they can change."""
 
@@ -33,7 +36,7 @@ class Fitter:
         self._declaration = declaration
         self._type = data_type
         #: a value of exactly this class needs no `fit`; None when every value does
-        self.exact = data_type.python if isinstance(data_type, ScalarType) else None
+        self.exact = data_type.python if isinstance(data_type, ScalarType) and data_type.python not in _PARTLY else None
         #: the value as it is to be kept; raises TypeDeclarationError
         self.fit: Callable[[Any], Any] = self._fit_of(data_type)
 
@@ -44,9 +47,7 @@ class Fitter:
         if isinstance(data_type, PickledType):
             return data_type.copy
         expected = _python_class(data_type)
-        copy = (
-            data_type.copy if expected is not int else self.fit_sum
-        )  # beyond 64 bits: refused here, not by the snapshot
+        copy = self._check_of(data_type) if expected in _PARTLY else data_type.copy
 
         def fit(value: Any) -> Any:
             if value.__class__ is expected:
@@ -59,6 +60,18 @@ class Fitter:
             return converted
 
         return fit
+
+    def _check_of(self, data_type: DataType) -> Callable[[Any], Any]:
+        """For values of the right class, of which some cannot be stored: refused here, not by the snapshot."""
+
+        def check(value: Any) -> Any:
+            try:
+                data_type.check(value)
+            except TypeDeclarationError as error:
+                raise self._refused(error) from None
+            return value
+
+        return check
 
     def fit_sum(self, total: Any) -> Any:
         """A sum that is to be kept; a sum of ints may have left the type's range."""

@@ -84,6 +84,21 @@ class DictIntValue(DictValue[int]):
         self._chunks[chunk][current.key] = value
 
 
+class DictTextValue(DictValue[str]):
+    """Value state of text: a lone surrogate, which no encoder takes, is refused when it is set."""
+
+    __slots__ = ()
+
+    def set(self, value: str) -> None:
+        if value.__class__ is not str or not value.isascii():
+            value = self._fitter.fit(value)
+        current = self._current
+        chunk = current.chunk
+        if not self._owned[chunk]:
+            self._table.own(chunk)
+        self._chunks[chunk][current.key] = value
+
+
 class DictMutableValue(DictValue[T]):
     """Value state whose values can change, so each caller gets a copy (`fit` makes one on the way in)."""
 
@@ -205,4 +220,6 @@ def value_handle(
         return DictMutableValue(declaration, table, current, key_type)
     if declaration.value_type.name == "int":
         return DictIntValue(declaration, table, current, key_type)
+    if declaration.value_type.name == "str":
+        return DictTextValue(declaration, table, current, key_type)
     return DictValue(declaration, table, current, key_type)
