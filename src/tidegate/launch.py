@@ -33,6 +33,7 @@ from tidegate.state.backends import BackendSettings
 from tidegate.storage.store import DRIVER_MEMORY, ObjectStore, check_create, open_store
 from tidegate.task.ports import NoCrashPoints
 from tidegate.task.program import CopySettings, SlotSettings
+from tidegate.telling import JobTeller, is_quiet
 from tidegate.wire.control import ToDriver
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ FIRST_SLOTS_S = 60.0  #: executors of a cluster may need a while to register
 WITHOUT_STORAGE_STATE_BYTES = 128 << 20  #: only the final checkpoint is taken then; it must fit into a message
 
 
-def launch(env: StreamEnvironment, config: JobConfig) -> JobClient:
+def launch(env: StreamEnvironment, config: JobConfig, quiet: bool = False) -> JobClient:
     """Start the job of an environment. Everything that can be wrong is said before anything runs."""
     from tidegate.spark.cluster import SparkCluster
     from tidegate.spark.session import ExecutorPython, check_process_limits, check_session, is_local, make_session
@@ -59,8 +60,9 @@ def launch(env: StreamEnvironment, config: JobConfig) -> JobClient:
     say_warnings(env._graph)
     store = open_job_store(config)
     server = rest_server(config)
-    onlooker = current_onlooker()
-    onlooker.launching(draft, config)
+    onlooker = current_onlooker() or (None if is_quiet(quiet) else JobTeller())
+    if onlooker is not None:
+        onlooker.launching(draft, config)
     view, results = JobView(), collected_results(draft)
     crash_points = env._crash_points or NoCrashPoints()
     if env._spark is not None:
@@ -108,7 +110,8 @@ def launch(env: StreamEnvironment, config: JobConfig) -> JobClient:
     keep_history(served, store)
     if server is not None:
         client.url = server.serve(served)
-    onlooker.launched(client, job.plan)
+    if onlooker is not None:
+        onlooker.launched(client, job.plan)
     threading.Thread(target=execution.run, name=f"tidegate-{env.name}", daemon=True).start()
     return client
 
@@ -202,13 +205,17 @@ def check_shippable(graph: LogicalGraph) -> None:
 
 def say_warnings(graph: LogicalGraph) -> None:
     """What the user should know once, at the start."""
-    untyped = [str(op) for op in graph.operators.values() if any(not t.typed for t in op.outputs.values())]
+    untyped = [op for op in graph.operators.values() if any(not t.typed for t in op.outputs.values())]
     if untyped:
-        warnings.warn(
-            f"these streams are untyped and travel as pickled rows, several times slower than columns: {', '.join(untyped)}. "
-            "Declare their type with returns= or an annotation; where the first records tell it, the job's log says what to "
-            "write.",
-            stacklevel=4,
+        first = untyped[0].line
+        warnings.warn_explicit(
+            "these streams are untyped and travel as pickled rows, several times slower than columns: "
+            f"{', '.join(f'{op} at {op.line}' for op in untyped)}. Declare the type with returns= or an annotation of the "
+            "function; of count, sum, min, max and reduce it is that of the stream before and of its keys: "
+            "key_by(..., key_type=...). Where the first records tell it, the job's log says what to write.",
+            UserWarning,
+            first.file,
+            first.line,
         )
     for op in graph.operators.values():
         if isinstance(op.spec, SourceSpec) and not op.spec.source.replayable:

@@ -16,4 +16,6 @@ def test_classes_of_the_main_program_need_no_declaration(tmp_path: Path) -> None
     ran = subprocess.run([sys.executable, program, tmp_path], capture_output=True, text=True, timeout=150)
 
     assert "totals: 100 True" in ran.stdout, ran.stderr
+    for said in (": dashboard and REST at http://", ": RUNNING", ": FINISHED"):
+        assert said in ran.stderr, "a plain program is told what happens"
     assert "blue: 10 {('user-0', True)}" in ran.stdout, ran.stderr

@@ -65,6 +65,7 @@ def test_whoever_keeps_state_needs_a_uid() -> None:
         (lambda s: s.map(lambda n: n).map_batches(print), "map_batches works on columns, but this stream is untyped"),
         (lambda s: s.key_by(), "key_by needs a column name, a tuple position or a function"),
         (lambda s: s.key_by("size"), "the stream has no field 'size'; it has value"),
+        (lambda s: s.key_by(0).sum("size", uid="s"), "^sum: the stream has no field 'size'; it has value"),
         (lambda s: s.map(int, parallelism=0), "parallelism of map int must be a positive integer, not 0"),
         (lambda s: s.sink_to(print, uid="p"), "sink_to needs a tidegate.Sink, not builtin_function_or_method"),
         (lambda s: s.map(str, returns=object), "object is no type that Tidegate can store"),

@@ -225,6 +225,22 @@ def test_what_is_printed_stands_above_the_last_picture_of_the_job() -> None:
     assert text.index("from the program") < text.index("from a sink") < text.index("from the JVM")
 
 
+def test_the_picture_goes_on_while_the_job_prints_all_the_time() -> None:
+    file = io.StringIO()
+    display = LiveDisplay(Console(file=file, force_terminal=True, width=100, height=30), clock=lambda: 100.0)
+    view = JobView()
+    display.launching(planned_sums(), CONFIG)
+    display.launched(client_of(view), planned_sums())
+    display._draw()
+    for change in (JobStatus.INITIALIZING, JobStatus.RUNNING):
+        view.publish(status(change))
+        drawn = len(file.getvalue())
+        display.out("1> a line\n")
+        display._draw()
+        assert change.value in file.getvalue()[drawn:]
+    display._end_live([])
+
+
 def test_a_job_that_was_rescaled_is_shown_as_it_runs_now() -> None:
     file = io.StringIO()
     display = LiveDisplay(Console(file=file, force_terminal=True, width=100, height=30))

@@ -318,3 +318,12 @@ def test_state_without_a_uid_is_refused() -> None:
 def test_a_parallelism_that_is_none_is_refused(parallelism: Any) -> None:
     with pytest.raises(ConfigurationError, match="positive integer"):
         source(job(), parallelism=parallelism)
+
+
+@pytest.mark.parametrize("operation", ["count", "sum", "min", "max", "reduce", "aggregate"])
+def test_a_misspelt_option_of_a_built_in_operation_is_refused(operation: str) -> None:
+    keyed = tg.StreamEnvironment("job").from_sequence(1, 9, uid="numbers").key_by(lambda n: n % 3, key_type=int)
+    given = {"sum": (0,), "min": (0,), "max": (0,), "reduce": (max,), "aggregate": (None,)}.get(operation, ())
+
+    with pytest.raises(TypeError, match="paralelism"):
+        getattr(keyed, operation)(*given, uid="c", paralelism=7)

@@ -239,17 +239,22 @@ class StreamEnvironment:
 
     # -- running ------------------------------------------------------------------------------------------------------
 
-    def execute(self, *, resume: str | None = None) -> JobClient:
-        """Run the job and wait for its end. :raises JobFailed: when it fails for good."""
-        client = self.execute_async(resume=resume)
+    def execute(self, *, resume: str | None = None, quiet: bool = False) -> JobClient:
+        """Run the job and wait for its end. :raises JobFailed: when it fails for good.
+
+        What happens to it is said on standard error, or by `logging` where that is set up; `quiet` switches it off.
+        """
+        client = self.execute_async(resume=resume, quiet=quiet)
         client.wait(cancel_on_interrupt=True)
         return client
 
-    def execute_async(self, *, resume: str | None = None) -> JobClient:
-        """Start the job; the client knows its status, waits, cancels, lists checkpoints."""
+    def execute_async(self, *, resume: str | None = None, quiet: bool = False) -> JobClient:
+        """Start the job; the client knows its status, waits, cancels, lists checkpoints. `quiet` as with `execute`."""
         from tidegate.launch import launch
+        from tidegate.telling import say_errors_in_words
 
-        return launch(self, self.config(resume))
+        say_errors_in_words()
+        return launch(self, self.config(resume), quiet)
 
     def config(self, resume: str | None = None) -> JobConfig:
         """All settings, with what the command line overrides."""

@@ -12,8 +12,10 @@ from tidegate.types import RecordType, field_type, return_annotation_of
 from tidegate.types.records import DataclassRecords, SchemaRecords, TupleRecords
 
 
-def make_key_selector(records: RecordType, key: tuple[Any, ...], declared: Any) -> KeySelector:
-    """:raises ConfigurationError: for a key that the stream does not have."""
+def make_key_selector(
+    records: RecordType, key: tuple[Any, ...], declared: Any, operation: str = "key_by"
+) -> KeySelector:
+    """`operation` is what the user has called. :raises ConfigurationError: for a key that the stream does not have."""
     if not key:
         raise ConfigurationError(
             "key_by needs a column name, a tuple position or a function. For all records in one subtask, without keys: "
@@ -27,10 +29,10 @@ def make_key_selector(records: RecordType, key: tuple[Any, ...], declared: Any) 
             annotation = records.annotation
         return _checked(KeySelector(key_annotation=annotation, function=key[0]))
     if any(callable(part) for part in key):
-        raise ConfigurationError("key_by takes one function, or column names and positions, not both")
+        raise ConfigurationError(f"{operation} takes one function, or column names and positions, not both")
     if not records.typed:
         return _checked(_on_untyped_rows(key, declared))
-    fields = tuple(_field_name(records, part) for part in key)
+    fields = tuple(_field_name(records, part, operation) for part in key)
     annotation = declared
     if annotation is None:
         types = [field.annotation for field in (field_type(records, name) for name in fields) if field is not None]
@@ -75,13 +77,15 @@ def _on_untyped_rows(key: tuple[Any, ...], declared: Any) -> KeySelector:
     return KeySelector(key_annotation=declared, function=get)
 
 
-def _field_name(records: RecordType, part: Any) -> str:
+def _field_name(records: RecordType, part: Any, operation: str) -> str:
     names = list(records.field_names)
     if isinstance(part, int) and 0 <= part < len(names):
         return names[part]
     if isinstance(part, str) and part in names:
         return part
-    raise ConfigurationError(f"key_by: the stream has no field {part!r}; it has {', '.join(names)} ({records.name})")
+    raise ConfigurationError(
+        f"{operation}: the stream has no field {part!r}; it has {', '.join(names)} ({records.name})"
+    )
 
 
 def _tuple_of(types: list[Any]) -> Any:

@@ -29,25 +29,21 @@ class Onlooker(Protocol):
         """Before the first attempt, so that an observer of `client.view` misses nothing."""
 
 
-class _Nobody:
-    def launching(self, draft: JobPlan, config: JobConfig) -> None: ...
-    def launched(self, client: JobClient, plan: JobPlan) -> None: ...
-
-
 def _nothing(config: JobConfig) -> JobConfig:
     return config
 
 
 _overrides: list[Overrides] = [_nothing]
-_onlookers: list[Onlooker] = [_Nobody()]
+_onlookers: list[Onlooker] = []
 
 
 def current_overrides() -> Overrides:
     return _overrides[-1]
 
 
-def current_onlooker() -> Onlooker:
-    return _onlookers[-1]
+def current_onlooker() -> Onlooker | None:
+    """None: the job tells of itself (telling.py)."""
+    return _onlookers[-1] if _onlookers else None
 
 
 @contextmanager

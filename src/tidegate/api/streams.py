@@ -265,40 +265,56 @@ class KeyedStream:
         spec = specs.KeyedBatchSpec(function, self._key)
         return self._apply(spec, name or type(function).__name__, out, uid, parallelism, max_parallelism)
 
-    def reduce(self, function: Callable[[Any, Any], Any], *, uid: str, **options: Any) -> DataStream:
+    def reduce(
+        self, function: Callable[[Any, Any], Any], *, uid: str, name: str | None = None,
+        parallelism: int | None = None, max_parallelism: int | None = None,
+    ) -> DataStream:  # fmt: skip
         """Combine each record with the result so far; emits every new result."""
         value_type = self._stream._type.annotation if self._stream._type.typed else Pickled
         if isinstance(value_type, pa.Schema):
             value_type = pa.struct(list(value_type))
-        return self._built_in(
-            aggregates.reduce_function(function, value_type), self._stream._type, "reduce", uid, options
-        )
+        built_in = aggregates.reduce_function(function, value_type)
+        return self._built_in(built_in, self._stream._type, name or "reduce", uid, parallelism, max_parallelism)
 
     def aggregate(
-        self, aggregate: aggregates.AggregateFunction, *, uid: str, returns: Any = None, **options: Any
-    ) -> DataStream:
+        self, aggregate: aggregates.AggregateFunction, *, uid: str, returns: Any = None, name: str | None = None,
+        parallelism: int | None = None, max_parallelism: int | None = None,
+    ) -> DataStream:  # fmt: skip
         """An AggregateFunction of your own; emits its result for every record."""
         out = self._stream._returned(returns, aggregate.get_result, False)
-        return self._built_in(aggregates.aggregate_function(aggregate), out, "aggregate", uid, options)
+        built_in = aggregates.aggregate_function(aggregate)
+        return self._built_in(built_in, out, name or "aggregate", uid, parallelism, max_parallelism)
 
-    def count(self, *, uid: str, **options: Any) -> DataStream:
+    def count(
+        self, *, uid: str, name: str | None = None,
+        parallelism: int | None = None, max_parallelism: int | None = None,
+    ) -> DataStream:  # fmt: skip
         """(key, number of records so far), for every record."""
         out = self._pairs(int)
         by_batch = vectorised.in_batches(self._stream._type, self._key, int)
         function = vectorised.count_function(out) if by_batch else aggregates.count_function()
-        return self._built_in(function, out, "count", uid, options)
+        return self._built_in(function, out, name or "count", uid, parallelism, max_parallelism)
 
-    def sum(self, field: FieldName, *, uid: str, **options: Any) -> DataStream:
+    def sum(
+        self, field: FieldName, *, uid: str, name: str | None = None,
+        parallelism: int | None = None, max_parallelism: int | None = None,
+    ) -> DataStream:  # fmt: skip
         """(key, sum of the field so far), for every record."""
-        return self._fold(field, "sum", uid, options)
+        return self._fold(field, "sum", uid, name, parallelism, max_parallelism)
 
-    def min(self, field: FieldName, *, uid: str, **options: Any) -> DataStream:
+    def min(
+        self, field: FieldName, *, uid: str, name: str | None = None,
+        parallelism: int | None = None, max_parallelism: int | None = None,
+    ) -> DataStream:  # fmt: skip
         """(key, smallest value of the field so far), for every record."""
-        return self._fold(field, "min", uid, options)
+        return self._fold(field, "min", uid, name, parallelism, max_parallelism)
 
-    def max(self, field: FieldName, *, uid: str, **options: Any) -> DataStream:
+    def max(
+        self, field: FieldName, *, uid: str, name: str | None = None,
+        parallelism: int | None = None, max_parallelism: int | None = None,
+    ) -> DataStream:  # fmt: skip
         """(key, largest value of the field so far), for every record."""
-        return self._fold(field, "max", uid, options)
+        return self._fold(field, "max", uid, name, parallelism, max_parallelism)
 
     def connect(self, other: KeyedStream | DataStream) -> ConnectedStreams:
         """With another keyed stream of the same key type, to share its keys' state; or with one that is broadcast:
@@ -314,9 +330,17 @@ class KeyedStream:
             )
         return ConnectedStreams(self._stream, other, (self._key, None))
 
-    def _fold(self, field: FieldName, how: str, uid: str, options: dict[str, Any]) -> DataStream:
+    def _fold(
+        self,
+        field: FieldName,
+        how: str,
+        uid: str,
+        name: str | None,
+        parallelism: int | None,
+        max_parallelism: int | None,
+    ) -> DataStream:
         """Whole batches where the key and the number are columns, else record by record; the stored state is the same."""
-        selector = make_key_selector(self._stream._type, (field,), None)
+        selector = make_key_selector(self._stream._type, (field,), None, how)
         value_type = selector.key_annotation
         out = self._pairs(value_type)
         function: KeyedProcessFunction | KeyedBatchFunction
@@ -329,7 +353,7 @@ class KeyedStream:
         else:
             fold = {"sum": op.add, "min": min, "max": max}[how]
             function = aggregates.fold_function(selector.row_key(), fold, Pickled if value_type is None else value_type)
-        return self._built_in(function, out, f"{how} {field}", uid, options)
+        return self._built_in(function, out, name or f"{how} {field}", uid, parallelism, max_parallelism)
 
     def _pairs(self, value_type: Any) -> RecordType:
         key = self._key.key_annotation
@@ -342,21 +366,15 @@ class KeyedStream:
         out: RecordType,
         name: str,
         uid: str,
-        options: dict[str, Any],
+        parallelism: int | None,
+        max_parallelism: int | None,
     ) -> DataStream:
         spec: specs.Spec
         if isinstance(function, KeyedBatchFunction):
             spec = specs.KeyedBatchSpec(function, self._key)
         else:
             spec = specs.KeyedProcessSpec(function, self._key)
-        return self._apply(
-            spec,
-            options.pop("name", name),
-            out,
-            uid,
-            options.pop("parallelism", None),
-            options.pop("max_parallelism", None),
-        )
+        return self._apply(spec, name, out, uid, parallelism, max_parallelism)
 
     def _apply(
         self,

@@ -150,10 +150,10 @@ class LiveDisplay:
                 console=self._terminal, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
             )
             self._live.start()
-        if self._live is not None and going_on:
-            self._live.update(self._jobs(), refresh=not text)  # text brings the new drawing along below itself
         if text:
             self._print(Verbatim(text))
+        if self._live is not None and going_on:
+            self._live.update(self._jobs(), refresh=True)  # text alone would bring the last drawing along, not this one
         for screen in ended:
             self._print(self._picture(screen))
         if not going_on:

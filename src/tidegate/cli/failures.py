@@ -58,7 +58,7 @@ def without_our_frames(text: str) -> str:
     for line in text.splitlines():
         frame = _FRAME.match(line)
         if frame is not None:
-            ours = _is_ours(frame["file"])
+            ours = is_ours(frame["file"])
             frames += not ours
         elif not line.startswith("    "):
             ours = False
@@ -67,7 +67,7 @@ def without_our_frames(text: str) -> str:
     return "\n".join(kept) if frames else text.strip()
 
 
-def _is_ours(file: str) -> bool:
+def is_ours(file: str) -> bool:
     return file.startswith(_OUR_FOLDER + os.sep) or f"{os.sep}site-packages{os.sep}tidegate{os.sep}" in file
 
 

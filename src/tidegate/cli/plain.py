@@ -6,9 +6,11 @@ coordinator's thread, so it only writes.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from tidegate.cli.wording import counted, how_big_in_all, how_long
 from tidegate.client import JobClient
@@ -41,12 +43,12 @@ class PlainDisplay:
         self._say(draft.job, f"starting Spark for {counted(len(draft.slots), 'slot')} on {where}")
 
     def launched(self, client: JobClient, plan: JobPlan) -> None:
-        job = PlainJob(say=lambda text: self._say(client.name, text), clock=self.steady)
+        job = PlainJob(partial(self._say, client.name), self.steady)
         client.view.subscribe(job.on)
         if client.url is not None:
             self._say(client.name, f"dashboard and REST at {client.url}")
 
-    def _say(self, job: str, text: str) -> None:
+    def _say(self, job: str, text: str, level: int = logging.INFO) -> None:
         at = time.strftime("%H:%M:%S", time.localtime(self.clock()))
         self.write(f"{at} {job}: {text}\n")
 
@@ -55,11 +57,13 @@ class PlainDisplay:
 class PlainJob:
     """What is said of one job."""
 
-    say: Callable[[str], None]
+    say: Callable[..., None]  #: (text), and a level of logging where it is a trouble
     clock: Callable[[], float]  #: monotonic
     _restored_from: int | None = None
     _completed: int = 0
     _failed: int = 0
+    _told_failed: int = 0
+    _why: str = ""  #: the latest has failed
     _latest: CheckpointStatistics | None = None
     _summed_up: tuple[int, int] = (0, 0)
     _summary_at: float = field(default=float("-inf"))
@@ -75,9 +79,9 @@ class PlainJob:
                     self._sum_up()
                 self._status(status, detail)
             case AttemptFailed(attempt, error, restart_in_s, _):
-                self.say(f"attempt {attempt} failed: {error.strip()}")
+                self.say(f"attempt {attempt} failed: {error.strip()}", logging.ERROR)
                 if restart_in_s is not None:
-                    self.say(f"RESTARTING in {restart_in_s:.1f} s")
+                    self.say(f"RESTARTING in {restart_in_s:.1f} s", logging.WARNING)
             case CheckpointChanged(statistics):
                 self._checkpoint(statistics)
             case _:
@@ -88,7 +92,8 @@ class PlainJob:
             detail += f", from checkpoint {self._restored_from}"
         if status is JobStatus.FAILED:
             detail = ""  # said with the failure, and again by the error
-        self.say(f"{status.value} ({detail})" if detail else status.value)
+        level = logging.ERROR if status is JobStatus.FAILED else logging.INFO
+        self.say(f"{status.value} ({detail})" if detail else status.value, level)
 
     def _checkpoint(self, statistics: CheckpointStatistics) -> None:
         match statistics.status:
@@ -97,6 +102,7 @@ class PlainJob:
                 self._latest = statistics
             case CheckpointStatus.FAILED:
                 self._failed += 1
+                self._why = f"{statistics.checkpoint}: {statistics.failure}"
             case CheckpointStatus.IN_PROGRESS:
                 return
         if self.clock() - self._summary_at >= SUMMARY_EVERY_S:
@@ -109,9 +115,11 @@ class PlainJob:
         self._summary_at = self.clock()
         parts = [f"{counted(self._completed, 'checkpoint')} completed"]
         if self._failed:
-            parts.append(f"{self._failed} failed")
+            parts.append(f"{self._failed} failed (the latest, {self._why})")
         if self._latest is not None:
             latest = self._latest
             duration, size = how_long(latest.duration_s or 0.0), how_big_in_all(latest.size_bytes, latest.added_bytes)
             parts.append(f"latest {latest.checkpoint}: {duration}, {size}")
-        self.say(", ".join(parts))
+        newly_failed = self._failed > self._told_failed
+        self._told_failed = self._failed
+        self.say(", ".join(parts), logging.WARNING if newly_failed else logging.INFO)

@@ -1,0 +1,111 @@
+"""What a plain Python program is told of its jobs, and how errors look that it does not catch."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from cli_kit import client_of, failed, planned_sums, status
+
+from tidegate import telling
+from tidegate.client import JobClient
+from tidegate.config import JobConfig
+from tidegate.coordinator.observing import JobStatus, JobView
+
+CONFIG = JobConfig(interval_s=10.0, storage="file:///data")
+
+
+def lived(view: JobView) -> None:
+    teller = telling.JobTeller()
+    teller.launching(planned_sums(), CONFIG)
+    teller.launched(client_of(view), planned_sums())
+    view.publish(status(JobStatus.RUNNING))
+    view.publish(failed("ZeroDivisionError: division by zero, at job.py:7", restart_in_s=1.0))
+    view.publish(status(JobStatus.FINISHED))
+
+
+@pytest.fixture
+def no_logging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a program that has not set it up; pytest has."""
+    monkeypatch.setattr(telling.log, "propagate", False)
+
+
+def test_a_plain_program_is_told_on_standard_error_what_happens(
+    no_logging: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lived(JobView())
+
+    said = capfd.readouterr()
+    assert said.out == "", "it belongs to the job"
+    lines = [line.partition(" sums: ")[2] for line in said.err.splitlines()]
+    assert lines[0] == "starting Spark for 4 slots on this machine"
+    assert lines[1] == "RUNNING"
+    assert "ZeroDivisionError: division by zero, at job.py:7" in lines[2]
+    assert lines[3] == "RESTARTING in 1.0 s"
+    assert lines[4] == "FINISHED"
+
+
+def test_where_logging_is_set_up_it_is_told_there(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.INFO):
+        lived(JobView())
+
+    assert capfd.readouterr().err == ""
+    told = [(record.name, record.levelname) for record in caplog.records]
+    assert told == [("tidegate.jobs", level) for level in ("INFO", "INFO", "ERROR", "WARNING", "INFO")]
+
+
+@pytest.mark.parametrize(("value", "quiet"), [(None, False), ("0", False), ("", False), ("1", True)])
+def test_the_environment_can_ask_for_quiet(value: str | None, quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(telling.QUIET_VARIABLE, raising=False)
+    if value is not None:
+        monkeypatch.setenv(telling.QUIET_VARIABLE, value)
+
+    assert telling.is_quiet(asked=False) is quiet
+    assert telling.is_quiet(asked=True)
+
+
+def test_a_refusal_is_a_sentence_with_the_programs_line_and_none_of_our_frames(tmp_path: Path) -> None:
+    program = tmp_path / "job.py"
+    program.write_text(
+        "import tidegate as tg\n"
+        "env = tg.StreamEnvironment('job')\n"
+        "env.from_sequence(1, 3, uid='numbers')\n"
+        "env.execute()\n"
+    )
+    ran = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120)
+
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("error: ")
+    assert f"at {program}:4" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert "tidegate/" not in ran.stderr
+
+
+def test_an_interrupt_while_a_job_is_waited_for_is_a_sentence(capfd: pytest.CaptureFixture[str]) -> None:
+    class Interrupted:
+        def wait(self, timeout: float | None = None) -> bool:
+            raise KeyboardInterrupt
+
+    execution = SimpleNamespace(end_event=Interrupted(), plan=planned_sums())
+    client = JobClient("sums", execution, JobView(), None)  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt) as caught:
+        client.wait()
+    telling._say_error(KeyboardInterrupt, caught.value, caught.tb)
+
+    assert capfd.readouterr().err == (
+        'interrupted: the job is canceled. What its checkpoints hold is kept: resume="latest" continues there\n'
+    )
+
+
+def test_other_errors_are_shown_as_python_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        1 / 0  # noqa: B018
+    telling._say_error(ZeroDivisionError, caught.value, caught.tb)
+
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
