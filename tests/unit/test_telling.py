@@ -31,7 +31,7 @@ def lived(view: JobView) -> None:
 @pytest.fixture
 def no_logging(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a program that has not set it up; pytest has."""
-    monkeypatch.setattr(telling.log, "propagate", False)
+    monkeypatch.setattr(telling.log, "hasHandlers", lambda: False)
 
 
 def test_a_plain_program_is_told_on_standard_error_what_happens(
