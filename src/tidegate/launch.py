@@ -49,7 +49,8 @@ WITHOUT_STORAGE_STATE_BYTES = 128 << 20  #: only the final checkpoint is taken t
 
 
 def launch(env: StreamEnvironment, config: JobConfig, quiet: bool = False) -> JobClient:
-    """Start the job of an environment. Everything that can be wrong is said before anything runs."""
+    """Start the job of an environment. Everything that can be wrong is said before anything runs, and what needs no Spark
+    before Spark is started, which takes seconds."""
     from tidegate.spark.cluster import SparkCluster
     from tidegate.spark.session import ExecutorPython, check_process_limits, check_session, is_local, make_session
 
@@ -60,18 +61,8 @@ def launch(env: StreamEnvironment, config: JobConfig, quiet: bool = False) -> Jo
     say_warnings(env._graph)
     store = open_job_store(config)
     server = rest_server(config)
-    onlooker = current_onlooker() or (None if is_quiet(quiet) else JobTeller())
-    if onlooker is not None:
-        onlooker.launching(draft, config)
     view, results = JobView(), collected_results(draft)
     crash_points = env._crash_points or NoCrashPoints()
-    if env._spark is not None:
-        check_session(env._spark)
-        session = env._spark
-    else:
-        python = ExecutorPython(config.python_files, config.python_archives, config.python_executable)
-        session = make_session(env.name, config.master, len(draft.slots), env._spark_conf, python)
-    check_written_sources(draft, config)
     job = JobRun(
         name=env.name,
         graph=env._graph,
@@ -86,10 +77,21 @@ def launch(env: StreamEnvironment, config: JobConfig, quiet: bool = False) -> Jo
         sleep=time.sleep,
         jitter=lambda: random.uniform(-1, 1),
     )
+    check_create(store, env.name)
+    job.check_start()
+    onlooker = current_onlooker() or (None if is_quiet(quiet) else JobTeller())
+    if onlooker is not None:
+        onlooker.launching(draft, config)
+    if env._spark is not None:
+        check_session(env._spark)
+        session = env._spark
+    else:
+        python = ExecutorPython(config.python_files, config.python_archives, config.python_executable)
+        session = make_session(env.name, config.master, len(draft.slots), env._spark_conf, python)
+    check_written_sources(draft, config)
     if is_local(session.sparkContext.master):
         check_process_limits(count_connections(job.plan))
     await_slots(session, len(job.plan.slots))
-    check_create(store, env.name)
     cluster = SparkCluster(
         session=session,
         plan=job.plan,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,12 @@ from types import SimpleNamespace
 import pytest
 from cli_kit import client_of, failed, planned_sums, status
 
+import tidegate as tg
 from tidegate import telling
 from tidegate.client import JobClient
 from tidegate.config import JobConfig
 from tidegate.coordinator.observing import JobStatus, JobView
+from tidegate.testing.runner import run_in_process
 
 CONFIG = JobConfig(interval_s=10.0, storage="file:///data")
 
@@ -85,6 +88,46 @@ def test_a_refusal_is_a_sentence_with_the_programs_line_and_none_of_our_frames(t
     assert f"at {program}:4" in ran.stderr
     assert "Traceback" not in ran.stderr
     assert "tidegate/" not in ran.stderr
+
+
+PROGRAM = """
+import tidegate as tg
+
+env = tg.StreamEnvironment("job")
+env.checkpointing(every="1s", storage={storage!r})
+env.from_sequence(1, 3, uid="numbers").collect(uid="all")
+env.execute(resume={resume!r})
+"""
+
+
+@pytest.mark.parametrize(
+    ("storage", "resume", "words"),
+    [
+        ("file://{used}", None, "the job 'job' has already run in file://"),
+        ("file://{used}", "latest", "there is nothing to resume. Name a checkpoint to start from again"),
+        ("file://{used}", "file://{used}/job/chk-77", "chk-77"),
+        ("file:///proc/nowhere", None, "/proc/nowhere"),
+    ],
+    ids=["in use", "finished", "no such checkpoint", "cannot be written"],
+)
+def test_what_needs_no_spark_is_said_before_spark_is_started(
+    storage: str, resume: str | None, words: str, tmp_path: Path
+) -> None:
+    used = tmp_path / "used"
+    env = tg.StreamEnvironment("job")
+    env.checkpointing(every="1s", storage=f"file://{used}")
+    env.from_sequence(1, 3, uid="numbers").collect(uid="all")
+    run_in_process(env)
+    program = tmp_path / "job.py"
+    program.write_text(PROGRAM.format(storage=storage.format(used=used), resume=resume and resume.format(used=used)))
+
+    no_java = {**os.environ, "JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)}
+    ran = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120, env=no_java)
+
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("error: ")
+    assert words in ran.stderr
+    assert f"at {program}:" in ran.stderr
 
 
 def test_an_interrupt_while_a_job_is_waited_for_is_a_sentence(capfd: pytest.CaptureFixture[str]) -> None:

@@ -171,6 +171,10 @@ class JobRun:
                     raise
                 # Another driver is still at work: it has completed a newer one, and deleted this one, as we looked.
 
+    def check_start(self) -> None:
+        """Whether the job may begin as it was asked to; nothing is taken yet. :raises JobFolderInUse:"""
+        self._log.check_resume(self._resume)  # type: ignore[arg-type]
+
     def begin(self) -> None:
         """Become the job's driver. :raises JobFolderInUse:"""
         self._warn_of_what_comes_again()

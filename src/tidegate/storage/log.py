@@ -154,6 +154,10 @@ class JobLog:
                 return self._adopt(record)
             self.last = self.read(record.sequence)  # 3
 
+    def check_resume(self, resume: Resume | CheckpointPointer) -> None:
+        """What `take_generation` would say now; nothing is taken. :raises JobFolderInUse:"""
+        self._refuse(self.read_newest(), resume)
+
     def _is_mine_unnoticed(self, newest: LogRecord, resume: Resume | CheckpointPointer) -> bool:
         """A try of this driver to take the job over has worked, though the storage did not say so."""
         return (
@@ -171,9 +175,7 @@ class JobLog:
             raise JobFolderInUse(
                 f"the job {self._paths.job!r} has already run in {where} (its log was last written "
                 f'at {when(newest.written_at)} by {newest.driver}). Continue it with resume="latest", or give this '
-                "run "
-                "another "
-                "job name or storage.",
+                "run another job name or storage.",
                 uri=where,
                 job=self._paths.job,
             )
