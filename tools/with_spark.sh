@@ -10,6 +10,8 @@ set -eu
 JAVA_HOME=$(sh tools/java.sh)
 PYSPARK_PYTHON=$(pwd)/.venv/bin/python
 export JAVA_HOME PYSPARK_PYTHON
+# Images of machines often say that no bytecode is to be kept. Each process of a test would then compile all that it imports.
+unset PYTHONDONTWRITEBYTECODE
 unset SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS
 
 # Each pair of slots costs about six file descriptors. Raised where the machine allows it, never lowered.

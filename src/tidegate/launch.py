@@ -59,6 +59,7 @@ def launch(env: StreamEnvironment, config: JobConfig, quiet: bool = False) -> Jo
     draft = plan_job(env.name, env._graph, parallelism)
     check_shippable(env._graph)
     say_warnings(env._graph)
+    check_written_sources(draft, config)
     store = open_job_store(config)
     server = rest_server(config)
     view, results = JobView(), collected_results(draft)
@@ -88,7 +89,6 @@ def launch(env: StreamEnvironment, config: JobConfig, quiet: bool = False) -> Jo
     else:
         python = ExecutorPython(config.python_files, config.python_archives, config.python_executable)
         session = make_session(env.name, config.master, len(draft.slots), env._spark_conf, python)
-    check_written_sources(draft, config)
     if is_local(session.sparkContext.master):
         check_process_limits(count_connections(job.plan))
     await_slots(session, len(job.plan.slots))
