@@ -346,6 +346,10 @@ class ScheduledAttempt:
 
     def _let_time_pass(self) -> None:
         """Nothing is ready: go to the next moment at which something is due."""
+        if self.attempt.next_wake() <= self._clock():  # user code took long, and the driver's moment passed meanwhile
+            self.attempt.tick()
+            if self.attempt.outcome is not None or self._possible()[1] or self.attempt.next_wake() > self._clock():
+                return
         times = [self.attempt.next_wake()]
         for process in self.processes.values():
             if process.alive and process.idle_until not in (None, float("inf")):
