@@ -1,8 +1,8 @@
 """How tests start JVMs: for a short life. They compile at once and not well, and collect garbage with one thread; Spark's map
 their classes from a file (tools/class_archive.py), where there is one.
 
-Most of what a test on Spark costs is a JVM that starts. Processor time of a session and its first job: 18 s as usual, 9 s
-without the better compiler, 5 s with the file as well.
+Much of what a test on Spark costs is a JVM that starts. Processor time of a session and its first small job: 9
+to 10 s without the file, 5 s with it.
 """
 
 from __future__ import annotations

@@ -23,6 +23,9 @@ from tidegate.errors import TidegateError
 log = logging.getLogger("tidegate.jobs")
 
 QUIET_VARIABLE = "TIDEGATE_QUIET"
+INTERRUPTED = (
+    'interrupted: the job ends with the program. resume="latest" continues from its newest checkpoint, if one is kept'
+)
 
 
 class JobTeller(PlainDisplay):
@@ -52,9 +55,7 @@ def _say_error(kind: type[BaseException], error: BaseException, trace: Traceback
     if isinstance(error, TidegateError):
         show_err(f"error: {describe_error(error)}\n")
     elif kind is KeyboardInterrupt and _ends_in_our_code(trace):
-        show_err(
-            'interrupted: the job is canceled. What its checkpoints hold is kept: resume="latest" continues there\n'
-        )
+        show_err(f"{INTERRUPTED}\n")
     else:
         sys.__excepthook__(kind, error, trace)
 

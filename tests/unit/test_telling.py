@@ -141,9 +141,7 @@ def test_an_interrupt_while_a_job_is_waited_for_is_a_sentence(capfd: pytest.Capt
         client.wait()
     telling._say_error(KeyboardInterrupt, caught.value, caught.tb)
 
-    assert capfd.readouterr().err == (
-        'interrupted: the job is canceled. What its checkpoints hold is kept: resume="latest" continues there\n'
-    )
+    assert capfd.readouterr().err == f"{telling.INTERRUPTED}\n"
 
 
 def test_other_errors_are_shown_as_python_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
