@@ -362,7 +362,7 @@ def test_a_wrong_password_is_told_and_never_shown(broker: Any) -> None:
 
 
 def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.connectors.kafka_topics.METADATA_S", 1.0)
+    monkeypatch.setattr("tidegate.connectors.kafka_client.METADATA_S", 1.0)
     source = tg.KafkaSource("127.0.0.1:9", "orders", options={"socket.connection.setup.timeout.ms": 1000})
 
     with pytest.raises(

@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidegate as tg
-from tidegate.connectors.kafka_client import Trouble
+from tidegate.connectors import kafka_client
+from tidegate.connectors.kafka_client import Trouble, kafka
 from tidegate.connectors.kafka_epochs import FORMAT_VERSION, Epoch, decode_epoch, encode_epoch
 from tidegate.connectors.kafka_sink import _Encoding
 from tidegate.connectors.kafka_source import _Finder
+from tidegate.connectors.kafka_topics import bounds
 from tidegate.errors import ConnectorError, TypeDeclarationError
 
 pytest.importorskip("confluent_kafka")
@@ -115,3 +117,48 @@ def test_a_thread_that_looks_for_partitions_and_dies_by_surprise_fails_the_reade
     assert finder.has_news  # so the reader asks at its next poll
     with pytest.raises(ConnectorError, match=r"orders.* looks for new partitions no more: ZeroDivisionError: in a fun"):
         finder.take({})
+
+
+class Leaderless:
+    """A client of a topic whose leader is chosen only after some questions."""
+
+    def __init__(self, errors: list[int]) -> None:
+        self.errors = errors
+
+    def get_watermark_offsets(self, place: Any, timeout: float) -> tuple[int, int]:
+        if self.errors:
+            raise kafka().KafkaException(kafka().KafkaError(self.errors.pop(0)))
+        return 3, 7
+
+    def poll(self, timeout: float) -> None:
+        """Nothing to tell."""
+
+
+def looked_at(client: Leaderless) -> tuple[int, int]:
+    source = tg.KafkaSource("127.0.0.1:1", "orders")
+    return bounds(client, Trouble(source.connection, source.what), "orders", 0)
+
+
+def test_a_partition_without_a_leader_is_asked_again():
+    codes = kafka().KafkaError
+
+    assert looked_at(Leaderless([codes.NOT_LEADER_FOR_PARTITION, codes.LEADER_NOT_AVAILABLE, codes._TIMED_OUT])) == (
+        3,
+        7,
+    )
+
+
+def test_who_has_no_right_to_a_topic_is_told_at_once():
+    client = Leaderless([kafka().KafkaError.TOPIC_AUTHORIZATION_FAILED])
+    with pytest.raises(
+        tg.ConfigurationError, match=r"could not look for the ends of orders/0: the broker does not let it in"
+    ):
+        looked_at(client)
+
+
+def test_a_partition_that_has_no_leader_for_long_is_an_error_in_words(monkeypatch):
+    monkeypatch.setattr(kafka_client, "METADATA_S", 0.0)
+    with pytest.raises(
+        ConnectorError, match=r"orders at .* could not look for the ends of orders/0: NOT_LEADER_FOR_PART"
+    ):
+        looked_at(Leaderless([kafka().KafkaError.NOT_LEADER_FOR_PARTITION]))

@@ -198,6 +198,34 @@ def test_a_list_that_grew_over_many_checkpoints_is_whole_and_in_order(backends):
     assert plain(other.snapshot().sections(), INT)["log"] == {1: [*expected, "last"]}
 
 
+@pytest.mark.parametrize("room", [AMPLE, NONE], ids=["in memory", "on disk"])
+def test_lists_of_several_old_subtasks_go_on_at_their_ends(room):
+    """Rows of a list are in the order of numbers that each database counts for itself: the new one goes on from the highest."""
+    with rocks_backends(room) as backends:
+        halves = [range(MAX_PARALLELISM // 2), range(MAX_PARALLELISM // 2, MAX_PARALLELISM)]
+        stored, keys = [], []
+        for half, checkpoints in zip(halves, (3, 7), strict=True):
+            old, function = backends.bound(INT, False, half)
+            key = next(key for key in range(100) if key_group(INT.hash(key), MAX_PARALLELISM) in half)
+            for number in range(checkpoints):
+                old.set_current_key(key)
+                function.log.add(f"{number}")
+                snapshot = old.snapshot()
+                snapshot.files()
+            stored.append(backends.fetched(snapshot, f"old{checkpoints}", half))
+            keys.append(key)
+
+        backend, function = backends.bound(INT)
+        backend.restore_files(stored)
+        for key in keys:
+            backend.set_current_key(key)
+            function.log.add("new")
+        backend.snapshot().files()
+
+        expected = {keys[0]: ["0", "1", "2", "new"], keys[1]: ["0", "1", "2", "3", "4", "5", "6", "new"]}
+        assert plain(backend.snapshot().sections(), INT)["log"] == expected
+
+
 @pytest.fixture
 def large_map() -> Iterator[tuple[RocksStateBackend, Any]]:
     """5,000 entries under one key, of which memory holds a few hundred."""

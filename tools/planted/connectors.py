@@ -167,4 +167,16 @@ MUTANTS = (
         (Change("coordinator/job.py", "        self._tidy_up_sinks()\n", ""),),
         ("tests/unit/test_connector_file_sink.py",),
     ),
+    Mutant(
+        "kafka-asked-once",
+        "a topic whose leader is not chosen yet ends the job at its start",
+        (
+            Change(
+                "connectors/kafka_client.py",
+                "            if time.monotonic() >= deadline or error.args[0].code() in _no_entry():\n",
+                "            if True:\n",
+            ),
+        ),
+        ("tests/unit/test_kafka_checks.py",),
+    ),
 )

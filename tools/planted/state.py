@@ -210,4 +210,10 @@ MUTANTS = (
         ),
         _TIMERS,
     ),
+    Mutant(
+        "sequence-begins-again",
+        "after a rescale what is added to a list in RocksDB is numbered from the beginning",
+        (Change("state/rocksdb.py", "        self._store.raise_sequence(states.sequence)\n", ""),),
+        ("tests/unit/test_rocksdb_backend.py",),
+    ),
 )

@@ -7,8 +7,9 @@ also be a function that is called where a client is made, on the driver and on e
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from tidegate.errors import ConfigurationError, ConnectorError, TidegateError
 
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tidegate.kafka")
 
+T = TypeVar("T")
 Options = Union[Mapping[str, Any], Callable[[], Mapping[str, Any]]]
 
 METADATA_S = 10.0  #: how long a question about topics may take
+_LOOK_S = 0.5  #: how long it may take before the client is asked whether it has been refused
+_PAUSE_S = 0.05  #: before it is asked again
 #: What the connectors decide themselves. Everything else of librdkafka's settings is the user's.
 RESERVED = frozenset(
     {
@@ -160,6 +164,24 @@ class Trouble:
     def raise_if_refused(self, action: str) -> None:
         if self._refused is not None:
             raise self.in_words(action, kafka().KafkaException(self._refused))
+
+
+def asked(client: Any, trouble: Trouble, action: str, ask: Callable[[float], T]) -> T:
+    """The answer to a question, of which the argument says how long it may take. Asked again for a while: a topic that was made
+    a moment ago has no leader yet, and one whose broker went away has none until another is chosen. A broker that does not
+    let us in is told at once.
+
+    :raises ConnectorError: when nobody answers. :raises ConfigurationError: when the broker does not let us in.
+    """
+    deadline = time.monotonic() + METADATA_S
+    while True:
+        try:
+            return ask(min(_LOOK_S, max(0.0, deadline - time.monotonic())))
+        except kafka().KafkaException as error:
+            client.poll(_PAUSE_S)  # lets it tell the reason
+            trouble.raise_if_refused(action)
+            if time.monotonic() >= deadline or error.args[0].code() in _no_entry():
+                raise trouble.in_words(action, error) from None
 
 
 def _no_entry() -> tuple[int, ...]:

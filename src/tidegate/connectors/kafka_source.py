@@ -111,18 +111,16 @@ class KafkaSource(Source):
                 for partition in partitions:
                     split_id = f"{topic}/{partition}"
                     if split_id not in self._first:
-                        first = self._first_split(consumer, topic, partition)
+                        first = self._first_split(consumer, trouble, topic, partition)
                         self._first[split_id] = self.appeared(first) if begun else first
-        except kafka().KafkaException as error:
-            raise trouble.in_words("find out where to begin", error) from None
         finally:
             consumer.close()
         return list(self._first.values())
 
-    def _first_split(self, consumer: Any, topic: str, partition: int) -> Split:
-        low, high = bounds(consumer, topic, partition)
-        offset = resolved(consumer, topic, partition, self.start, low, high)
-        end = None if self.end is None else resolved(consumer, topic, partition, self.end, high, high)
+    def _first_split(self, consumer: Any, trouble: Trouble, topic: str, partition: int) -> Split:
+        low, high = bounds(consumer, trouble, topic, partition)
+        offset = resolved(consumer, trouble, topic, partition, self.start, low, high)
+        end = None if self.end is None else resolved(consumer, trouble, topic, partition, self.end, high, high)
         return Split(f"{topic}/{partition}", {"offset": offset, "end": end, "beginning": low})
 
     def appeared(self, split: Split) -> Split:
@@ -369,7 +367,7 @@ class _Finder:
         for topic, partitions in source.topics.partitions(consumer, trouble, self.known).items():
             for partition in partitions if source.discover_s is not None else ():
                 if source.owner(f"{topic}/{partition}", self._parallelism) == self._subtask:
-                    low, _ = bounds(consumer, topic, partition)
+                    low, _ = bounds(consumer, trouble, topic, partition)
                     found.append(Split(f"{topic}/{partition}", {"offset": low, "end": None}))
         self._found, self.has_news = found, bool(found)
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Union
 
-from tidegate.connectors.kafka_client import METADATA_S, Trouble, kafka
+from tidegate.connectors.kafka_client import Trouble, asked, kafka
 from tidegate.errors import ConfigurationError
 
 #: "earliest", "latest", a moment, or offsets: {partition: offset} for one topic, {topic: {partition: offset}} for several.
 Place = Union[str, datetime, Mapping[Any, Any]]
-
-_LOOK_S = 0.5  #: how long one question may take before the client is asked whether it has been refused
 
 
 class Topics:
@@ -61,17 +58,22 @@ def checked_place(name: str, place: Place, topics: Topics) -> Place:
     raise ConfigurationError(f'{name} must be "earliest", "latest", a datetime or offsets; got {place!r}.')
 
 
-def bounds(consumer: Any, topic: str, partition: int) -> tuple[int, int]:
-    low, high = consumer.get_watermark_offsets(kafka().TopicPartition(topic, partition), timeout=METADATA_S)
+def bounds(consumer: Any, trouble: Trouble, topic: str, partition: int) -> tuple[int, int]:
+    """The first offset, and the one after the last. :raises ConnectorError: when nobody answers."""
+    place, action = kafka().TopicPartition(topic, partition), f"look for the ends of {topic}/{partition}"
+    low, high = asked(consumer, trouble, action, lambda wait_s: consumer.get_watermark_offsets(place, timeout=wait_s))
     return low, high
 
 
-def resolved(consumer: Any, topic: str, partition: int, place: Place, missing: int, high: int) -> int:
+def resolved(consumer: Any, trouble: Trouble, topic: str, partition: int, place: Place, missing: int, high: int) -> int:
     if place == "latest":
         return high
     if isinstance(place, datetime):
-        moment_ms = int(place.timestamp() * 1000)
-        (found,) = consumer.offsets_for_times([kafka().TopicPartition(topic, partition, moment_ms)], timeout=METADATA_S)
+        moment, action = (
+            kafka().TopicPartition(topic, partition, int(place.timestamp() * 1000)),
+            f"look for {place} in {topic}/{partition}",
+        )
+        (found,) = asked(consumer, trouble, action, lambda wait_s: consumer.offsets_for_times([moment], timeout=wait_s))
         return high if found.offset < 0 else int(found.offset)
     if isinstance(place, Mapping):
         return int(place.get(topic, {}).get(partition, missing))
@@ -102,15 +104,7 @@ def partitions_of(client: Any, topics: Iterable[str], trouble: Trouble) -> dict[
 
 
 def _described(client: Any, topic: str | None, trouble: Trouble) -> Any:
-    """Asked again until somebody answers, for a while; a broker that does not let us in is told at once."""
-    action = "look at the topics" if topic is None else f"look at the topic {topic!r}"
-    deadline = time.monotonic() + METADATA_S
-    while True:
-        wait_s = min(_LOOK_S, max(0.0, deadline - time.monotonic()))
-        try:
-            return (client.list_topics(timeout=wait_s) if topic is None else client.list_topics(topic, wait_s)).topics
-        except kafka().KafkaException as error:
-            client.poll(0)  # lets it tell the reason
-            trouble.raise_if_refused(action)
-            if time.monotonic() >= deadline:
-                raise trouble.in_words(action, error) from None
+    if topic is None:
+        return asked(client, trouble, "look at the topics", lambda wait_s: client.list_topics(timeout=wait_s)).topics
+    action = f"look at the topic {topic!r}"
+    return asked(client, trouble, action, lambda wait_s: client.list_topics(topic, wait_s)).topics
