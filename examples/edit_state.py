@@ -3,10 +3,12 @@
     python examples/edit_state.py [folder]
 
 A job counts what each customer has bought. It is stopped with a savepoint in mid-stream, an amount is corrected in pandas,
-a new savepoint is written, and a second run of the job goes on from it to the end of its input.
+a new savepoint is written, and a second run of the job goes on from it to the end of its input. Each run of this program has a
+folder of its own, in the one that is named or in the system's for temporary files.
 """
 
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -35,11 +37,10 @@ def job(name: str, rate: float | None) -> tg.StreamEnvironment:
     return env
 
 
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else "/tmp/tidegate/edit-state")
+folder = Path(tempfile.mkdtemp(prefix="edit-state-", dir=sys.argv[1] if len(sys.argv) > 1 else None))
 
 running = job("orders", rate=2_000).execute_async()
-while running.status is not tg.JobStatus.RUNNING:
-    time.sleep(0.1)
+running.wait_until_running()
 time.sleep(3)  # some orders come in
 path = running.stop(str(folder / "savepoints"))
 print(f"stopped; its state is in {path}")

@@ -2,10 +2,12 @@
 
     python examples/sessions.py [folder]
 
-Clicks come out of order by up to half a minute. A visit is written when the watermark has passed its end, as Parquet.
+Clicks come out of order by up to half a minute. A visit is written when the watermark has passed its end, as Parquet. Each run
+of this program has a folder of its own, in the one that is named or in the system's for temporary files.
 """
 
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +60,7 @@ class Visits(tg.KeyedProcessFunction):
         self.current.clear()
 
 
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else "/tmp/tidegate/sessions")
+folder = Path(tempfile.mkdtemp(prefix="sessions-", dir=sys.argv[1] if len(sys.argv) > 1 else None))
 env = tg.StreamEnvironment("sessions", parallelism=2)
 env.checkpointing(every="1s", storage=f"file://{folder}/checkpoints")
 
@@ -74,3 +76,4 @@ written = ds.dataset(folder / "visits", format="parquet").to_table()
 print(
     f"{written.num_rows} visits of {len(written['user'].unique())} users, {sum(written['clicks'].to_pylist())} clicks"
 )
+print(f"in {folder}/visits", file=sys.stderr)

@@ -2,7 +2,8 @@
 
     tidegate run examples/word_count.py
 
-Type lines into the first. Kill a worker, or press Ctrl-C and run it again with --resume: the counts go on.
+Type lines into the first. Kill a worker, or press Ctrl-C and run it again: the counts go on. They begin anew with another
+--storage, and must when the first terminal has closed the connection: then the job has finished.
 """
 
 import argparse
@@ -22,7 +23,7 @@ def words(line: str) -> Iterator[str]:
 
 
 env = tg.StreamEnvironment("word-count", parallelism=2)
-env.checkpointing(every="2s", storage=options.storage)
+env.checkpointing(every="2s", storage=options.storage, resume="latest")
 
 lines = env.from_source(tg.SocketText(options.host, options.port), uid="lines", parallelism=1)
 counts = lines.flat_map(words, parallelism=1).key_by(lambda word: word, key_type=str).count(uid="counts")

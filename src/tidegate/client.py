@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -20,7 +21,7 @@ from tidegate.coordinator.requested import RequestedCheckpoint
 from tidegate.coordinator.savepoints import Rescaled, SavepointRequest, TakenSavepoint, savepoint_request
 from tidegate.durations import Duration, seconds
 from tidegate.errors import ConfigurationError, TimedOut
-from tidegate.graph.plan import JobPlan
+from tidegate.graph.plan import JobPlan, Parallelism
 from tidegate.ids import SlotId
 from tidegate.notebook import job_html
 from tidegate.protocol.checkpoint_events import StopMode
@@ -44,6 +45,12 @@ class JobClient:
         self._execution = execution
         self._results = results
         self._savepoint_dir = savepoint_dir
+        self._was_heard = False
+
+    @property
+    def has_unheard_failure(self) -> bool:
+        """The job has failed, and nobody who waited for it was told."""
+        return self.status is JobStatus.FAILED and not self._was_heard
 
     @property
     def status(self) -> JobStatus:
@@ -93,6 +100,7 @@ class JobClient:
         return self._how_it_ended()
 
     def _how_it_ended(self) -> JobStatus:
+        self._was_heard = True
         ended = self._execution.ended
         if ended is not None and ended.error is not None:
             raise ended.error
@@ -107,20 +115,24 @@ class JobClient:
             after_s=after_s,
         )
 
-    def cancel(self) -> None:
-        """End the job without another checkpoint. `wait` returns when it has ended."""
-        self._execution.request_cancel()
+    def cancel(self, reason: str = "", *, keep_checkpoints: bool = False) -> None:
+        """End the job without another checkpoint. `wait` returns when it has ended.
+
+        `reason` is noted in the job's history. `keep_checkpoints`: they stay, also where `delete_on_cancel` was set.
+        """
+        self._execution.request_cancel(reason, keep_checkpoints)
 
     def checkpoint(self) -> None:
         """Ask for a checkpoint now."""
         self._execution.request_checkpoint()
 
-    def checkpoint_now(self, timeout_s: float = 600.0) -> int:
+    def checkpoint_now(self, timeout: Duration = "10min") -> int:
         """Take a checkpoint and wait until it is complete; gives its id.
 
         :raises CheckpointFailed: when it fails, or the job is not running, or not any more, or the time is over.
         """
-        return RequestedCheckpoint(self.view).take(self.checkpoint, timeout_s)
+        limit = seconds(timeout, "checkpoint_now(timeout)")
+        return RequestedCheckpoint(self.view).take(self.checkpoint, limit)
 
     def subscribe(self, listener: Observer) -> None:
         """Call `listener` for every event of the job (tidegate.coordinator.observing), in the coordinator's thread: be quick.
@@ -176,21 +188,26 @@ class JobClient:
         drain: bool = False,
         format: str = "canonical",
         timeout: Duration | None = None,
+        reason: str = "",
     ) -> Future[TakenSavepoint]:
-        """Answered when the savepoint stands; the job ends soon after (`wait`)."""
+        """Answered when the savepoint stands; the job ends soon after (`wait`). `reason` is noted in the job's history."""
+        self._execution.note_why(reason)
         return self._ask(directory, format, StopMode.DRAIN if drain else StopMode.SUSPEND, timeout)
 
-    def rescale(self, parallelism: int, *, timeout: Duration | None = None) -> Rescaled:
+    def rescale(self, parallelism: Parallelism, *, timeout: Duration | None = None) -> Rescaled:
         """Go on with another parallelism: a checkpoint with stopped sources, then a start from it. Says how long the gap was.
+
+        A number is for every operator that has none of its own in the program; {"uid": number, ...} for these operators alone.
 
         :raises SavepointFailed: the job goes on as it was. :raises NotEnoughSlots: it goes on, too.
         """
         rescaled: Rescaled = self.request_rescale(parallelism, timeout=timeout).result()
         return rescaled
 
-    def request_rescale(self, parallelism: int, *, timeout: Duration | None = None) -> Future[Rescaled]:
-        if not isinstance(parallelism, int) or parallelism < 1:
-            raise ConfigurationError(f"parallelism must be a positive integer, not {parallelism!r}")
+    def request_rescale(self, parallelism: Parallelism, *, timeout: Duration | None = None) -> Future[Rescaled]:
+        for number in parallelism.values() if isinstance(parallelism, Mapping) else [parallelism]:
+            if not isinstance(number, int) or number < 1:
+                raise ConfigurationError(f"parallelism must be a positive integer, not {number!r}")
         limit = None if timeout is None else seconds(timeout, "rescale(timeout)")
         request = SavepointRequest(None, stop=StopMode.RESCALE, timeout_s=limit, parallelism=parallelism)
         self._execution.request_savepoint(request)
@@ -216,7 +233,10 @@ class JobClient:
         return list(self.view.checkpoints.values())
 
     def results(self, uid: str | None = None) -> list[Any]:
-        """What a `collect()` sink has committed so far; `uid` may be left out when there is only one."""
+        """What a `collect()` sink has committed so far; `uid` may be left out when there is only one.
+
+        A record is committed with the checkpoint that follows it: of a job without checkpoints all of them come at its end.
+        """
         if uid is None:
             uids = self._results.uids()
             if len(uids) != 1:

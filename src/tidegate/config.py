@@ -93,6 +93,10 @@ class JobConfig:
     rest_token: str | None = field(default=None, repr=False)  #: None: made up where one is needed
     object_reuse: bool = False  #: records are handed from function to function as they are, not as copies
     hot_keys: bool = True  #: sample the keys of keyed operators, to show the hottest
+    on_term: str | None = (
+        None  #: what SIGTERM ends the job with: "checkpoint", "savepoint" or "cancel"; None: see terminating.py
+    )
+    on_term_timeout_s: float = 25.0  #: supervisors kill after 30 s, or so
     log_format: str = "text"  #: of what workers write to their standard error; or "json"
 
     def __post_init__(self) -> None:
@@ -157,5 +161,9 @@ class JobConfig:
             raise ConfigurationError("parallelism must be at least 1")
         if self.rest_port is not None and not 0 <= self.rest_port <= 65535:
             raise ConfigurationError(f"rest.port must be between 0 and 65535, not {self.rest_port}")
+        if self.on_term not in (None, "checkpoint", "savepoint", "cancel"):
+            raise ConfigurationError(f'on_term {self.on_term!r} is unknown: use "checkpoint", "savepoint" or "cancel"')
+        if self.on_term_timeout_s < 1:
+            raise ConfigurationError("the time for an end by SIGTERM must be at least 1 s")
         if self.log_format not in ("text", "json"):
             raise ConfigurationError(f'the log format {self.log_format!r} is unknown: use "text" or "json"')

@@ -18,6 +18,8 @@ TidegateError
 |   |-- CheckpointDamaged       a stored file is missing, cut short or changed
 |   |-- StateTooLarge           a state that the driver's memory does not take
 |   `-- JobFolderInUse          a run without resume on a folder with history, or resume of a FINISHED job
+|       `-- JobRunning          another driver runs the job at this moment; nothing was started
+|-- SparkUnavailable            Spark does not start, or its master does not answer; nothing has run
 |-- Superseded                  a newer driver has taken the job over; this one ends without committing anything
 |-- StoppedByUser               the job was canceled
 |-- TimedOut                    the time of a wait is over, and the job goes on; a TimeoutError, too
@@ -110,10 +112,20 @@ class StateTooLarge(StorageError):
     """Fields: operator (its uid), state, size, limit."""
 
 
-class JobFolderInUse(StorageError): ...
+class JobFolderInUse(StorageError):
+    """Fields: uri, job, finished (there is nothing to continue)."""
 
 
-class Superseded(TidegateError): ...
+class JobRunning(JobFolderInUse):
+    """Fields: uri, job, driver (where it runs)."""
+
+
+class SparkUnavailable(TidegateError):
+    """Field: master."""
+
+
+class Superseded(TidegateError):
+    """Fields: driver (the newer one, host:pid), generation, written_at."""
 
 
 class StoppedByUser(TidegateError): ...

@@ -22,10 +22,11 @@ from tidegate.coordinator.execution import JobExecution
 from tidegate.coordinator.inputs import written_sources
 from tidegate.coordinator.job import JobRun
 from tidegate.coordinator.observing import JobView
-from tidegate.errors import ConfigurationError, UnshippableFunction
+from tidegate.errors import ConfigurationError, JobFolderInUse, UnshippableFunction
 from tidegate.graph.logical import LogicalGraph
 from tidegate.graph.plan import JobPlan, plan_job
 from tidegate.graph.specs import SinkSpec, SourceSpec, user_function_of
+from tidegate.other_driver import other_driver, refusal
 from tidegate.rest.identity import job_id
 from tidegate.rest.keeping import keep_history
 from tidegate.rest.served import ServedJob
@@ -34,6 +35,7 @@ from tidegate.storage.store import DRIVER_MEMORY, ObjectStore, check_create, ope
 from tidegate.task.ports import NoCrashPoints
 from tidegate.task.program import CopySettings, SlotSettings
 from tidegate.telling import JobTeller, is_quiet
+from tidegate.terminating import handle_sigterm, runs_here, watch, way_of
 from tidegate.wire.control import ToDriver
 
 if TYPE_CHECKING:
@@ -55,10 +57,13 @@ def launch(env: StreamEnvironment, config: JobConfig, quiet: bool = False) -> Jo
     from tidegate.spark.session import ExecutorPython, check_process_limits, check_session, is_local, make_session
 
     config.validate()
+    way_of(config)
+    handle_sigterm()
     parallelism = config.parallelism or env.parallelism
     draft = plan_job(env.name, env._graph, parallelism)
     check_shippable(env._graph)
     say_warnings(env._graph)
+    warn_of_late_results(env._graph, config)
     check_written_sources(draft, config)
     store = open_job_store(config)
     server = rest_server(config)
@@ -79,7 +84,7 @@ def launch(env: StreamEnvironment, config: JobConfig, quiet: bool = False) -> Jo
         jitter=lambda: random.uniform(-1, 1),
     )
     check_create(store, env.name)
-    job.check_start()
+    check_start(job, env.name, config)
     onlooker = current_onlooker() or (None if is_quiet(quiet) else JobTeller())
     if onlooker is not None:
         onlooker.launching(draft, config)
@@ -112,10 +117,23 @@ def launch(env: StreamEnvironment, config: JobConfig, quiet: bool = False) -> Jo
     keep_history(served, store)
     if server is not None:
         client.url = server.serve(served)
+    watch(client, config)
     if onlooker is not None:
         onlooker.launched(client, job.plan)
     threading.Thread(target=execution.run, name=f"tidegate-{env.name}", daemon=True).start()
     return client
+
+
+def check_start(job: JobRun, name: str, config: JobConfig) -> None:
+    """:raises JobFolderInUse: :raises JobRunning: when the job may not begin as it was asked to."""
+    here = runs_here(name, config.storage)
+    try:
+        job.check_start()
+    except JobFolderInUse as error:
+        raise refusal(error, other_driver(job.newest_record, here)) from None
+    other = other_driver(job.newest_record, here)
+    if other is not None and other.is_alive:
+        log.warning("the job %r runs: %s. It is taken over, and that driver ends", name, other)
 
 
 def rest_server(config: JobConfig) -> RestServer | None:
@@ -224,6 +242,18 @@ def say_warnings(graph: LogicalGraph) -> None:
             log.warning("%s cannot be replayed: a failure loses what it read since the last checkpoint", op)
         if isinstance(op.spec, SinkSpec) and op.spec.sink.guarantee != "exactly-once":
             log.info("%s is %s: after a failure it may see records again", op, op.spec.sink.guarantee)
+
+
+def warn_of_late_results(graph: LogicalGraph, config: JobConfig) -> None:
+    """What collect() gathers is shown when a checkpoint has committed it."""
+    specs = [operator.spec for operator in graph.operators.values()]
+    collects = any(isinstance(spec, SinkSpec) and isinstance(spec.sink, CollectSink) for spec in specs)
+    ends = all(spec.source.bounded for spec in specs if isinstance(spec, SourceSpec))
+    if collects and not ends and config.interval_s is None:
+        log.warning(
+            "results of collect() come with checkpoints, and this job takes none: they are there when it has ended. For "
+            'results while it runs, call env.checkpointing(every="1s", storage=...)'
+        )
 
 
 def count_connections(plan: JobPlan) -> int:

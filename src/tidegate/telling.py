@@ -5,7 +5,8 @@ end), on standard error: standard output belongs to the job. Where the program h
 as "tidegate.jobs". `execute(quiet=True)`, or TIDEGATE_QUIET=1 in the environment, switches them off; `tidegate run` has
 displays of its own.
 
-And what an error looks like that nobody catches: the message and the line of the program, without frames of ours.
+And what an error looks like that nobody catches: the message and the line of the program, without frames of ours. Where another
+driver has the job, the program ends with an exit code of its own (cli/exit_codes.py), so that nobody starts it again.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import os
 import sys
 from types import TracebackType
 
+from tidegate.cli.exit_codes import NOT_AGAIN, exit_code_of
 from tidegate.cli.failures import describe_error, is_ours
 from tidegate.cli.plain import PlainDisplay
 from tidegate.console import show_err
-from tidegate.errors import TidegateError
+from tidegate.errors import Superseded, TidegateError
+from tidegate.other_driver import where_it_goes_on
 
 log = logging.getLogger("tidegate.jobs")
 
@@ -54,6 +57,11 @@ def say_errors_in_words() -> None:
 def _say_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if isinstance(error, TidegateError):
         show_err(f"error: {describe_error(error)}\n")
+        if isinstance(error, Superseded):
+            show_err(f"{where_it_goes_on(error)}\n")
+        code = exit_code_of(error)
+        if code in NOT_AGAIN and not hasattr(sys, "ps1"):  # there, an error does not end the session
+            sys.exit(code)
     elif kind is KeyboardInterrupt and _ends_in_our_code(trace):
         show_err(f"{INTERRUPTED}\n")
     else:

@@ -230,7 +230,7 @@ def test_a_finished_job_says_so_and_runs_nothing() -> None:
 
     with pytest.raises(JobFolderInUse, match="is FINISHED since"):
         run_in_process(job(storage, resume="latest"))
-    with pytest.raises(JobFolderInUse, match='Continue it with resume="latest"'):
+    with pytest.raises(JobFolderInUse, match="It is FINISHED: name a checkpoint to start from again"):
         run_in_process(job(storage))
     assert log_records(storage) == before
     assert_exact()

@@ -109,4 +109,4 @@ def test_a_checkpoint_is_refused_where_no_job_runs(storage: str) -> None:
     env.from_collection([1], uid="one").collect(uid="all")
     client = env.execute()
     with pytest.raises(tg.TidegateError, match="the job is FINISHED: only a running job takes checkpoints"):
-        client.checkpoint_now(60)
+        client.checkpoint_now("60s")

@@ -28,7 +28,7 @@ from tidegate.coordinator.observing import (
 )
 from tidegate.coordinator.savepoints import Rescaled
 from tidegate.errors import CheckpointFailed
-from tidegate.graph.plan import JobPlan
+from tidegate.graph.plan import JobPlan, Parallelism
 from tidegate.ids import SlotId
 from tidegate.rest.identity import job_id
 from tidegate.rest.served import ServedJob
@@ -54,7 +54,7 @@ class ScriptedHands:
     def cancel(self) -> None:
         self.canceled += 1
 
-    def checkpoint_now(self, timeout_s: float) -> int:
+    def checkpoint_now(self, timeout: str) -> int:
         assert self.may_answer.wait(60)
         result = self.checkpoints.pop(0)
         if isinstance(result, Exception):
@@ -67,7 +67,7 @@ class ScriptedHands:
     def stop(self, directory: str | None, *, drain: bool, format: str) -> str:
         return self._asked(("drain" if drain else "stop", directory, format))
 
-    def rescale(self, parallelism: int) -> Rescaled:
+    def rescale(self, parallelism: Parallelism) -> Rescaled:
         self._asked(("rescale", parallelism))
         return Rescaled(parallelism, 1.25, 9)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +300,50 @@ def test_whoever_waits_until_the_job_runs_hears_that_it_will_not(
 
     got = answer_to(asked)
     assert got is answer or (isinstance(answer, type) and isinstance(got, answer))
+    job.close()
+
+
+def test_every_wait_takes_a_duration_and_refuses_a_bare_number(tmp_path: Path) -> None:
+    job = start_job(tmp_path)
+    job.until(JobStatus.RUNNING)
+
+    assert job.client.checkpoint_now("30s") == 1
+    assert job.client.checkpoint_now(timeout=timedelta(seconds=30)) == 2
+    for ask in (job.client.checkpoint_now, job.client.wait, job.client.wait_until_running):
+        with pytest.raises(ConfigurationError, match=r'30 has no unit\. Write a string like "10s"'):
+            ask(timeout=30)
+    job.close()
+
+
+# -- one operator at a time ----------------------------------------------------------------------------------------------
+
+
+def parallelism_of(job: RunningJob) -> dict[str, int]:
+    return {planned.uid: planned.parallelism for planned in job.client.plan.operators}
+
+
+def test_operators_are_rescaled_by_their_uids_and_the_others_stay(tmp_path: Path) -> None:
+    job = start_job(tmp_path)
+    job.until(JobStatus.RUNNING)
+
+    job.client.rescale({"same": 3, "sink": 3})
+    assert parallelism_of(job) == {"numbers": 2, "same": 3, "sink": 3}
+    job.client.rescale({"numbers": 1})
+    assert parallelism_of(job) == {"numbers": 1, "same": 3, "sink": 3}
+    job.client.rescale(2)
+    assert parallelism_of(job) == {"numbers": 2, "same": 2, "sink": 2}
+    job.close()
+
+
+def test_an_operator_that_is_not_there_is_not_rescaled_and_the_job_goes_on(tmp_path: Path) -> None:
+    job = start_job(tmp_path)
+    job.until(JobStatus.RUNNING)
+
+    with pytest.raises(ConfigurationError, match="the job has no operator 'others'; it has numbers, same, sink"):
+        job.client.rescale({"others": 3})
+    with pytest.raises(ConfigurationError, match="parallelism must be a positive integer, not 0"):
+        job.client.rescale({"same": 0})
+    assert job.client.checkpoint_now() == 1
     job.close()
 
 

@@ -7,6 +7,7 @@ import io
 import pytest
 from cli_kit import attempt, checkpoint, client_of, failed, planned_sums, reported, started, status
 from rich.console import Console
+from terminal_screen import TerminalScreen
 
 from tidegate.cli.display import LiveDisplay, starting_line
 from tidegate.cli.plain import PlainDisplay
@@ -241,6 +242,38 @@ def test_the_picture_goes_on_while_the_job_prints_all_the_time() -> None:
     display._end_live([])
 
 
+def test_nothing_of_an_older_drawing_stays_when_the_terminal_echoes_what_was_typed() -> None:
+    file = io.StringIO()
+    display = LiveDisplay(Console(file=file, force_terminal=True, width=100, height=30), clock=lambda: 100.0)
+    view = JobView()
+    display.launching(planned_sums(), CONFIG)
+    display.launched(client_of(view), planned_sums())
+    view.publish(status(JobStatus.RUNNING))
+    view.publish(checkpoint(1, CheckpointStatus.FAILED, failure="why " * 40))  # its line is as wide as the terminal
+    display._draw()
+
+    file.write("^C")  # by the terminal: the display does not know of it
+    display.interrupted()
+    display._draw()
+    view.publish(status(JobStatus.CANCELED))
+    display._draw()
+
+    screen = TerminalScreen(width=100)
+    screen.feed(file.getvalue())
+    rule = "─" * 100
+    assert [line for line in screen.lines if line.startswith(("─", "sums"))] == [
+        rule, line_with("sums", "\n".join(screen.lines)), rule,
+    ]  # fmt: skip
+    assert "CANCELED" in line_with("sums", "\n".join(screen.lines))
+    assert "^C" not in "".join(screen.lines)
+
+
+def test_a_job_that_failed_before_its_first_attempt_says_why_in_its_last_picture() -> None:
+    screen = screen_after(status(JobStatus.FAILED, "the topic 'clicks' does not exist"))
+
+    assert "the topic 'clicks' does not exist" in text_of(screen)
+
+
 def test_a_job_that_was_rescaled_is_shown_as_it_runs_now() -> None:
     file = io.StringIO()
     display = LiveDisplay(Console(file=file, force_terminal=True, width=100, height=30))
@@ -366,6 +399,13 @@ def test_plain_sums_checkpoints_up_at_most_every_ten_seconds() -> None:
         "25 checkpoints completed, latest 25: 100 ms, 10 b",
         "FINISHED",
     ]
+
+
+def test_plain_says_why_a_job_failed_that_never_came_to_an_attempt() -> None:
+    plain = Plain()
+    plain.publish(status(JobStatus.FAILED, "the topic 'clicks' does not exist"))
+
+    assert plain.lines[1:] == ["FAILED (the topic 'clicks' does not exist)"]
 
 
 # -- words ---------------------------------------------------------------------------------------------------------------

@@ -173,7 +173,7 @@ def at(rest: Rest) -> tuple[str, str]:
 def test_a_checkpoint_is_waited_for(acting: Rest, capsys: Captured) -> None:
     acting.hands.checkpoints = [7, CheckpointFailed("slot 0.1: disk full"), 8]
     assert run(capsys, "checkpoint", *at(acting)) == (0, "checkpoint 7 is complete\n", "")
-    assert run(capsys, "checkpoint", *at(acting)) == (1, "", "error slot 0.1: disk full\n")
+    assert run(capsys, "checkpoint", *at(acting)) == (1, "", "error: slot 0.1: disk full\n")
     assert run_json(capsys, "checkpoint", *at(acting)) == {"checkpointId": 8}
 
 
@@ -335,6 +335,9 @@ def test_history_of_what_is_not_there(tmp_path: Path, capsys: Captured) -> None:
         (["stop", "--format", ""], ["canonical", "native"]),
         (["logs", "--level", "W"], ["WARNING"]),
         (["completion", ""], ["bash", "fish", "zsh"]),
+        (["run", "-D", "tidegate.on"], ["tidegate.on-term-timeout=", "tidegate.on-term="]),
+        (["run", "-Dparall"], ["-Dparallelism.default="]),
+        (["run", "--on-term", "ch"], ["checkpoint"]),
         (["run", "jo"], []),
         (["history", "/da"], []),
     ],
@@ -379,6 +382,24 @@ def test_bash_completes_with_it(tmp_path: Path) -> None:
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, env=environment)
     assert done.stdout.split() == ["status", "stop"], done.stderr
+
+
+def test_what_the_shells_scripts_call_is_not_offered_to_people(capsys: Captured) -> None:
+    with pytest.raises(SystemExit):
+        main(["nothing"])
+    choices = capsys.readouterr().err.partition("choose from")[2]
+    assert "completion" in choices
+    assert "complete" not in choices.replace("completion", "")
+    assert run(capsys, "complete", "--", "sta")[:2] == (0, "status\n")
+
+
+def test_every_command_stands_in_the_help_with_what_it_does_on_one_line(capsys: Captured) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    for command in ("checkpoints", "checkpoint", "completion", "run"):
+        (line,) = [line for line in lines if line.split()[:1] == [command]]
+        assert len(line.split()) > 2, line
 
 
 def test_a_command_that_is_given_too_much_says_what_it_takes_itself(capsys: Captured) -> None:

@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import warnings
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 
 import pytest
-from cli_kit import checkpoint, client_of, planned_sums
+from cli_kit import checkpoint, client_of, planned_sums, status
 from rest_kit import life
 
 from tidegate.cli.failures import describe_error, without_our_frames
 from tidegate.cli.json_lines import JsonDisplay
 from tidegate.cli.main import _split_at_program, main, make_parser
 from tidegate.cli.run import Jobs, exit_code_of
+from tidegate.client import JobClient
 from tidegate.config import JobConfig
-from tidegate.coordinator.observing import JobView
+from tidegate.coordinator.job import JobEnded
+from tidegate.coordinator.observing import JobStatus, JobView
 from tidegate.errors import (
     ConfigurationError,
     GraphError,
@@ -327,6 +331,23 @@ def test_a_checkpoint_that_is_left_is_pointed_out(path: str, said: bool, capsys:
     jobs.say_how_to_continue()
 
     assert ("checkpoint 3 is kept: tidegate run --resume continues from it" in capsys.readouterr().err) is said
+
+
+def test_a_job_that_failed_while_the_program_did_something_else_is_told_and_fails_the_run() -> None:
+    def client(heard: bool) -> JobClient:
+        view, end = JobView(), threading.Event()
+        view.publish(status(JobStatus.FAILED, "no such topic"))
+        end.set()
+        ended = JobEnded(JobStatus.FAILED, JobFailed("no such topic"))
+        made = JobClient("sums", SimpleNamespace(end_event=end, ended=ended), view, None)  # type: ignore[arg-type]
+        if heard:
+            with pytest.raises(JobFailed):
+                made.wait()
+        return made
+
+    with pytest.raises(JobFailed, match="no such topic"):
+        Jobs(clients=[client(heard=False)]).wait()
+    Jobs(clients=[client(heard=True)]).wait()  # the program knows, and went on
 
 
 def test_warnings_and_the_log_are_single_lines(tmp_path: Path, capsys: Captured) -> None:

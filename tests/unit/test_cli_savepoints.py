@@ -114,6 +114,23 @@ def test_inspect_says_when_there_is_more(path: str, capsys: pytest.CaptureFixtur
     assert "2 rows in all; --limit shows more" in capsys.readouterr().out
 
 
+class Session(tg.KeyedProcessFunction):
+    seen = tg.ValueState(int, ttl="1h")
+    pages = tg.ListState(str, ttl="1h")
+
+
+def test_inspect_shows_when_an_entry_expires_as_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = tg.Savepoint.new("shop").add_operator("count", Session, key_type=str, name="Session")
+    new.add_state("count", "seen", [{"key": "apple", "value": 3, "expiry": 1_700_000_000_000}])
+    new.add_state("count", "pages", [{"key": "pear", "value": ["a", "b"], "expiry": [1_700_000_000_000, 0]}])
+    new.write(str(tmp_path / "expiring"))
+
+    assert main(["inspect", str(tmp_path / "expiring"), "--state", "seen"]) == 0
+    assert "2023-11-14 22:13:20 UTC" in capsys.readouterr().out
+    assert main(["inspect", str(tmp_path / "expiring"), "--state", "pages"]) == 0
+    assert "2023-11-14 22:13:20 UTC, never" in capsys.readouterr().out
+
+
 def test_inspect_as_json(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     def told(*options: str) -> Any:
         assert main(["inspect", path, "--json", *options]) == 0

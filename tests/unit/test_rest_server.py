@@ -400,6 +400,62 @@ def test_a_rescale_says_how_long_the_gap_was(rest: Rest) -> None:
     assert rest.hands.asked == [("rescale", 3)]
 
 
+def bounds(upper: object, lower: object = 1) -> dict[str, object]:
+    return {"parallelism": {"lowerBound": lower, "upperBound": upper}}
+
+
+def test_what_flinks_pages_offer_is_done_each_vertex_runs_with_the_number_asked_for(rest: Rest) -> None:
+    rest.hands.may_answer.set()
+    first, second = rest.vertex(0), rest.vertex(1)
+    offered = rest.get("/config")["features"]["web-rescale"]
+    shown = rest.get("/jobs/{job}/resource-requirements")
+    assert (offered, shown) == (True, {first: bounds(2), second: bounds(2)})
+
+    assert rest("PUT", "/v1/jobs/{job}/resource-requirements", shown | {second: bounds(3)}) == (200, {})
+    until(lambda: rest.hands.asked)
+    assert rest.hands.asked == [("rescale", {"sums": 3, "printed": 3})]
+
+    nested = {"jobVertexResourceRequirements": {first: bounds(1), second: bounds(2)}}
+    assert rest("PUT", "/jobs/{job}/resource-requirements", nested) == (200, {})
+    until(lambda: len(rest.hands.asked) == 2)
+    assert rest.hands.asked[1] == ("rescale", {"numbers": 1, "numbers~map double": 1})
+
+
+def test_what_is_so_already_needs_no_rescale(rest: Rest) -> None:
+    shown = rest.get("/jobs/{job}/resource-requirements")
+    assert rest("PUT", "/jobs/{job}/resource-requirements", shown) == (200, {})
+    assert rest.hands.asked == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (bounds(0), "1 <= lowerBound <= upperBound <= 128, its max parallelism, must hold; asked for are 1 and 0"),
+        (bounds(2, 3), "asked for are 3 and 2"),
+        (bounds(129), "asked for are 1 and 129"),
+        (bounds("2"), '{"parallelism": {"lowerBound": 1, "upperBound": N}}'),
+        (bounds(True), '{"parallelism": {"lowerBound": 1, "upperBound": N}}'),
+        (3, '{"parallelism": {"lowerBound": 1, "upperBound": N}}'),
+    ],
+)
+def test_a_parallelism_that_cannot_be_is_refused_with_what_can(shared: Rest, wanted: object, words: str) -> None:
+    code, answer = shared("PUT", "/jobs/{job}/resource-requirements", {shared.vertex(1): wanted})
+    assert (code, words in answer["errors"][0]) == (400, True), answer
+
+
+def test_a_vertex_that_is_not_there_is_refused_with_those_that_are(shared: Rest) -> None:
+    code, answer = shared("PUT", "/jobs/{job}/resource-requirements", {"f" * 32: bounds(2)})
+    assert code == 400
+    assert f"{shared.vertex(1)} (sum 1 -> Sink: print)" in answer["errors"][0]
+
+
+def test_a_rescale_that_cannot_be_done_is_in_the_jobs_log(rest: Rest) -> None:
+    rest.hands.may_answer.set()
+    rest.hands.failure = SavepointFailed("the job needs 5 task slots at once and the cluster has 4")
+    assert rest("PUT", "/jobs/{job}/resource-requirements", {rest.vertex(1): bounds(3)})[0] == 200
+    until(lambda: any("needs 5 task slots" in line["message"] for line in rest.get("/jobs/{job}/logs")["lines"]))
+
+
 def test_only_a_savepoint_of_a_jobs_own_is_disposed_of(tmp_path: Path) -> None:
     storage = tmp_path / "storage"
     savepoint, checkpoint = storage / "savepoint-1", storage / "sums" / "chk-1" / "g1-a1"
@@ -428,7 +484,7 @@ def test_only_a_savepoint_of_a_jobs_own_is_disposed_of(tmp_path: Path) -> None:
             return dict(rest.get(poll)["operation"])
 
         assert disposed(savepoint) == {}
-        assert not any(path.is_file() for path in savepoint.rglob("*"))
+        assert not savepoint.exists(), "the folder goes with what it held"
         assert "there is no savepoint" in str(disposed(savepoint)["failure-cause"])
         assert "is no savepoint: it is a checkpoint" in str(disposed(checkpoint)["failure-cause"])
         assert (checkpoint / "_metadata.json").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import threading
@@ -362,10 +363,28 @@ def test_a_file_system_without_hard_links_is_refused(tmp_path: Path, monkeypatch
     assert store.list("") == []
 
 
-def test_a_place_that_is_a_file_is_a_storage_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("below", ["file", "file/storage"])
+def test_a_place_that_is_a_file_is_a_storage_error_that_names_it(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageError, match="Not a directory"):
-        LocalStore(str(tmp_path / "file")).put("a", b"x")
+    with pytest.raises(StorageError, match=rf"Not a directory. {tmp_path}/file is not a folder. Use another folder"):
+        LocalStore(str(tmp_path / below)).put("a", b"x")
+
+
+def test_a_place_where_no_folder_can_be_made_says_so() -> None:
+    with pytest.raises(StorageError, match=r"no folder can be made in /proc, .* It is not a place for files") as caught:
+        LocalStore("/proc/nowhere").create("job/probe/create", b"x")
+    assert caught.value.context["reason"] == "unsupported"
+
+
+def test_a_file_system_that_is_read_only_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(
+        StorageError, match=r"Read-only file system\. Use another folder, or have the file system mounted"
+    ):
+        LocalStore(str(tmp_path)).put("a", b"x")
 
 
 @pytest.fixture

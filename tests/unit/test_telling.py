@@ -11,12 +11,18 @@ from types import SimpleNamespace
 
 import pytest
 from cli_kit import client_of, failed, planned_sums, status
+from execution_kit import ScriptedCluster, job_run
 
 import tidegate as tg
 from tidegate import telling
 from tidegate.client import JobClient
 from tidegate.config import JobConfig
+from tidegate.coordinator.execution import JobExecution
 from tidegate.coordinator.observing import JobStatus, JobView
+from tidegate.storage.log import JobLog
+from tidegate.storage.paths import JobPaths
+from tidegate.storage.store import open_store
+from tidegate.task.ports import NoCrashPoints
 from tidegate.testing.runner import run_in_process
 
 CONFIG = JobConfig(interval_s=10.0, storage="file:///data")
@@ -61,6 +67,24 @@ def test_where_logging_is_set_up_it_is_told_there(
     assert capfd.readouterr().err == ""
     told = [(record.name, record.levelname) for record in caplog.records]
     assert told == [("tidegate.jobs", level) for level in ("INFO", "INFO", "ERROR", "WARNING", "INFO")]
+
+
+def test_a_job_that_fails_before_its_first_attempt_says_why_at_once_and_whoever_waits_hears_it(
+    no_logging: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The folder was free when the job was launched, and another driver has taken it since."""
+    job = job_run(tmp_path)
+    JobLog(open_store(f"file://{tmp_path}/storage"), JobPaths("job")).take_generation("quicker:1", now=0.0)
+    execution = JobExecution(job, ScriptedCluster(job.plan), NoCrashPoints(), lambda message: None)
+    client = JobClient("job", execution, job.view, None)  # type: ignore[arg-type]
+    teller = telling.JobTeller()
+    teller.launched(client, job.plan)
+
+    execution.run()
+
+    assert "job: FAILED (the job 'job' has already run in" in capfd.readouterr().err
+    with pytest.raises(tg.StorageError, match="has already run in"):
+        client.wait_until_running()
 
 
 @pytest.mark.parametrize(("value", "quiet"), [(None, False), ("0", False), ("", False), ("1", True)])

@@ -180,6 +180,14 @@ class StreamEnvironment:
         self._config = replace(self._config, object_reuse=reuse)
         return self
 
+    def on_term(self, how: str, *, timeout: Duration = "25s") -> StreamEnvironment:
+        """What SIGTERM, as supervisors send it, ends the job with: a "checkpoint" (the default), a "savepoint", or "cancel":
+        neither. After `timeout` the program ends in any case."""
+        limit = seconds(timeout, "on_term(timeout=...)")
+        self._config = replace(self._config, on_term=how, on_term_timeout_s=limit)
+        self._config.validate()
+        return self
+
     def executor_python(
         self, *, files: Iterable[str] = (), archives: Iterable[str] = (), executable: str | None = None
     ) -> StreamEnvironment:

@@ -16,6 +16,7 @@ _tidegate() {
     local IFS=$'\\n'
     COMPREPLY=($(tidegate complete -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
     if [ ${#COMPREPLY[@]} -eq 0 ]; then compopt -o default; fi
+    if [[ ${COMPREPLY[0]} == *= ]]; then compopt -o nospace; fi
 }
 complete -F _tidegate tidegate
 """,
@@ -24,7 +25,8 @@ complete -F _tidegate tidegate
 _tidegate() {
     local -a found
     found=("${(@f)$(tidegate complete -- "${(@)words[2,CURRENT]}" 2>/dev/null)}")
-    if [[ -n "${found[1]}" ]]; then compadd -a found; else _files; fi
+    if [[ "${found[1]}" == *= ]]; then compadd -S '' -a found
+    elif [[ -n "${found[1]}" ]]; then compadd -a found; else _files; fi
 }
 compdef _tidegate tidegate
 """,
@@ -38,17 +40,12 @@ complete -c tidegate -a '(__tidegate_complete)'
 }
 
 
-def add_completion(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], make_parser: Callable[[], argparse.ArgumentParser]
-) -> None:
+def add_completion(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     shell = commands.add_parser(
         "completion", help="a script for your shell", description="Print the completion script of a shell."
     )
     shell.add_argument("shell", choices=sorted(SCRIPTS))
     shell.set_defaults(run=_print_script)
-    words = commands.add_parser("complete")  # for the scripts; without help it is not listed
-    words.add_argument("words", nargs="*")
-    words.set_defaults(run=lambda options: _print_candidates(make_parser(), options.words))
 
 
 def _print_script(options: argparse.Namespace) -> int:
@@ -56,7 +53,8 @@ def _print_script(options: argparse.Namespace) -> int:
     return 0
 
 
-def _print_candidates(parser: argparse.ArgumentParser, words: list[str]) -> int:
+def print_candidates(parser: argparse.ArgumentParser, words: list[str]) -> int:
+    """`tidegate complete -- WORDS`."""
     print("\n".join(candidates(parser, words, running_names)))
     return 0
 
@@ -71,7 +69,9 @@ def candidates(parser: argparse.ArgumentParser, words: list[str], job_names: Cal
     inner = _subparsers(parser)
     options = {name: action for action in parser._actions for name in action.option_strings}
     waiting = options.get(before[-1]) if before else None
-    if waiting is not None and waiting.nargs != 0:  # the last word is its value
+    if "-D" in options and (current.startswith("-D") or before[-1:] == ["-D"]):
+        found = [f"{current[:2] if current.startswith('-D') else ''}{key}=" for key in setting_keys()]
+    elif waiting is not None and waiting.nargs != 0:  # the last word is its value
         found = list(map(str, waiting.choices or ()))
     elif current.startswith("-"):
         found = [name for name in options if name.startswith("--")]
@@ -91,6 +91,13 @@ def _subparsers(
     parser: argparse.ArgumentParser,
 ) -> argparse._SubParsersAction[argparse.ArgumentParser] | None:
     return next((action for action in parser._actions if isinstance(action, argparse._SubParsersAction)), None)
+
+
+def setting_keys() -> list[str]:
+    """What -D takes, by the names that are not older ones."""
+    from tidegate.cli.options import FIXED, OPTIONS
+
+    return [option.key for option in (*OPTIONS, *FIXED)]
 
 
 def running_names() -> list[str]:

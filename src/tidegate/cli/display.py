@@ -184,12 +184,14 @@ class LiveDisplay:
 
     def _jobs(self) -> RenderableType:
         now, size = self._clock(), self._terminal.size
-        height = (size.height - 1) // max(1, len(self._screens))
+        height = (size.height - 2) // max(1, len(self._screens))
         parts: list[RenderableType] = [screen.render(now, size.width, height) for screen in self._screens]
         with self._changed:
             starting = list(self._starting.values())
         parts += [starting_line(draft, config, now - at) for draft, config, at in starting]
-        return Group(*parts)
+        # The cursor rests in an empty line: what the terminal echoes there (^C) would break a full one in two, and the next
+        # drawing would begin a line too low.
+        return Group(*parts, Text(""))
 
     def _picture(self, screen: JobScreen) -> RenderableType:
         return Group(screen.render(self._clock(), self._terminal.size.width), Rule(style="dim"))

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from typing import Any
+from urllib.parse import unquote
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -19,7 +20,8 @@ from tidegate.cli import tables
 from tidegate.cli.jobs import EXIT_DONE, EXIT_NOT_FOUND, EXIT_USAGE
 from tidegate.cli.showing import columns, show
 from tidegate.cli.wording import counted, how_big, how_long_whole
-from tidegate.errors import ConfigurationError, StorageError
+from tidegate.errors import CheckpointDamaged, ConfigurationError, StorageError
+from tidegate.storage.anywhere import reaching_anywhere
 from tidegate.storage.log import JobLog, LogKind, LogRecord
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import ObjectStore, StorageNotFound, open_store
@@ -31,8 +33,11 @@ _STATES = {LogKind.FINISHED: "FINISHED", LogKind.CANCELED: "CANCELED", LogKind.F
 def history(options: argparse.Namespace) -> int:
     """Gives the exit code."""
     try:
-        store = open_store(os.path.abspath(options.storage) if "://" not in options.storage else options.storage)
+        store = reaching_anywhere(open_store(_whole(options.storage)))
         value: Any = all_jobs(store) if options.job is None else one_job(store, options.job)
+        if not value and not _is_there(store):
+            sys.stderr.write(f"error: there is no folder {options.storage}\n")
+            return EXIT_NOT_FOUND
     except ConfigurationError as error:
         sys.stderr.write(f"error: {error}\n")
         return EXIT_USAGE
@@ -47,6 +52,16 @@ def history(options: argparse.Namespace) -> int:
     else:
         show(_job_table(value) if options.job is None else _job_page(value, columns()))
     return EXIT_DONE
+
+
+def _whole(storage: str) -> str:
+    return storage if "://" in storage else os.path.abspath(storage)
+
+
+def _is_there(store: ObjectStore) -> bool:
+    """False only for a local folder that does not exist: of others nobody can tell an empty one from none."""
+    scheme, _, path = store.location.partition("://")
+    return scheme != "file" or os.path.isdir(unquote(path) or "/")
 
 
 def all_jobs(store: ObjectStore) -> list[dict[str, Any]]:
@@ -76,7 +91,7 @@ def one_job(store: ObjectStore, name: str) -> dict[str, Any] | None:
             }
             for p in newest.retained
         ],
-        "runs": [_run(store, name, generation, records) for generation in sorted({r.generation for r in records})],
+        "runs": [_run(store, log, name, generation, records) for generation in sorted({r.generation for r in records})],
     }
 
 
@@ -93,14 +108,15 @@ def _summary(name: str, newest: LogRecord) -> dict[str, Any]:
     }
 
 
-def _run(store: ObjectStore, name: str, generation: int, records: list[LogRecord]) -> dict[str, Any]:
+def _run(store: ObjectStore, log: JobLog, name: str, generation: int, records: list[LogRecord]) -> dict[str, Any]:
     """One driver's time with the job."""
     own = [record for record in records if record.generation == generation]
     ends = [record for record in own if record.kind in _STATES]
+    kept = _kept(store, name, generation)
     return {
         "generation": generation,
         "driver": own[0].driver,
-        "started": int(own[0].written_at * 1000),
+        "started": _started(log, own[0], kept),
         "last-written": int(own[-1].written_at * 1000),
         "state": _STATES[ends[-1].kind] if ends else "",
         "reason": ends[-1].reason if ends else "",
@@ -109,8 +125,19 @@ def _run(store: ObjectStore, name: str, generation: int, records: list[LogRecord
             for r in own
             if r.kind in (LogKind.CHECKPOINT, LogKind.SAVEPOINT_STOP) and r.latest is not None
         ],
-        "statistics": _kept(store, name, generation),
+        "statistics": kept,
     }
+
+
+def _started(log: JobLog, oldest: LogRecord, kept: dict[str, Any] | None) -> int:
+    """When the driver took the job over: that record may stand long before the oldest of its records that was read."""
+    if oldest.kind is not LogKind.GENERATION:
+        try:
+            oldest = log.first_of(oldest.generation, oldest.sequence)
+        except CheckpointDamaged:  # the log was cut
+            if kept is not None:
+                return int(kept["job"]["start-time"])
+    return int(oldest.written_at * 1000)
 
 
 def _kept(store: ObjectStore, name: str, generation: int) -> dict[str, Any] | None:
@@ -119,6 +146,10 @@ def _kept(store: ObjectStore, name: str, generation: int) -> dict[str, Any] | No
     except (StorageNotFound, ValueError):
         return None
     return kept
+
+
+def _reason_style(state: str) -> str:
+    return "red" if state == "FAILED" else "dim"
 
 
 def _job_table(jobs: list[dict[str, Any]]) -> RenderableType:
@@ -132,7 +163,7 @@ def _job_table(jobs: list[dict[str, Any]]) -> RenderableType:
             str(job["runs-total"]),
             f"{job['checkpoints']:,}",
             tables.at(job["last-written"]),
-            Text(job["reason"], style="red"),
+            Text(job["reason"], style=_reason_style(job["state"])),
         )
     return made
 
@@ -146,7 +177,7 @@ def _job_page(job: dict[str, Any], width: int) -> RenderableType:
         line = Text(f"\nrun {run['generation']}  ").append_text(tables.state(run["state"] or "no end"))
         parts.append(line.append(f"  {tables.at(run['started'])}, {took}, by {run['driver']}", style="dim"))
         if run["reason"]:
-            parts.append(Text(f"  {run['reason']}", style="red"))
+            parts.append(Text(f"  {run['reason']}", style=_reason_style(run["state"])))
         statistics = run["statistics"]
         if statistics is not None:
             for failure in statistics["exceptions"]["exceptionHistory"]["entries"][:3]:

@@ -65,7 +65,7 @@ def _overview(savepoint: Savepoint, options: argparse.Namespace) -> int:
             }
         )
         return EXIT_DONE
-    when = datetime.fromtimestamp(metadata.completed_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    when = _when(metadata.completed_at)
     head = Text(f"{savepoint.kind} {metadata.checkpoint} of job {metadata.job!r}", style="bold")
     head.append(f"  {when} · {how_big(metadata.size_bytes())} · {savepoint.format}", style="not bold dim")
     of_operators = table("operator", "uid", "parallelism", "max", "keys", numbers=("parallelism", "max"))
@@ -215,8 +215,24 @@ def _table_of_rows(rows: list[dict[str, Any]]) -> Any:
     names = [name for name in rows[0] if name not in hidden]
     made = table(*names)
     for row in rows:
-        made.add_row(*(Text(str(row[name])) for name in names))
+        made.add_row(*(Text(_cell(name, row[name])) for name in names))
     return made
+
+
+def _cell(name: str, value: Any) -> str:
+    """`expiry` is stored in milliseconds; people read a time. What never expires has none. A list has one for each element."""
+    if name != "expiry":
+        return str(value)
+    if isinstance(value, list):
+        return ", ".join(_cell(name, each) or "never" for each in value)
+    return _when(value / 1000) if value else ""
+
+
+def _when(epoch_s: float) -> str:
+    try:
+        return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError):  # later than the year 9999
+        return str(int(epoch_s * 1000))
 
 
 def _more(total: int, limit: int, noun: str) -> list[Text]:

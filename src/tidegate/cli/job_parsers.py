@@ -10,8 +10,9 @@ exit codes:
   0    done
   1    the job said no, or what was asked for failed
   2    the arguments are wrong
-  3    no such job, or its driver does not answer
+  3    no such job or storage, or the job's driver does not answer
   130  interrupted
+  141  nobody reads the output any more (a closed pipe)
 """
 _JOBS = "tidegate.cli.jobs"
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,9 +36,6 @@ def guarded(command: Command) -> Command:
         except Refused as error:
             _say(str(error))
             return EXIT_REFUSED
-        except BrokenPipeError:
-            sys.stderr.close()  # whoever read our output has enough
-            return EXIT_DONE
         except KeyboardInterrupt:
             return EXIT_INTERRUPTED
 
@@ -47,7 +43,7 @@ def guarded(command: Command) -> Command:
 
 
 def _say(text: str) -> None:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error[/] {_escaped(text)}")
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {_escaped(text)}")
 
 
 def _escaped(text: str) -> str:

@@ -8,29 +8,41 @@ import sys
 from collections.abc import Sequence
 
 from tidegate import __version__
-from tidegate.cli.completion import add_completion
+from tidegate.cli.completion import add_completion, print_candidates
 from tidegate.cli.job_parsers import add_history, add_job_commands
+from tidegate.cli.pipes import until_nobody_reads
 from tidegate.cli.savepoints import add_savepoint_commands
 from tidegate.cli.sinks import add_sinks, sinks
 
+ON_TERM = ("checkpoint", "savepoint", "cancel")
 _DESCRIPTION = "Stateful stream jobs in Python on Spark, with Flink's checkpoint barriers."
 _RUN_EPILOG = """\
 exit codes:
   0    the program has ended, and its jobs with it
   1    a job, or the program, failed
   2    the settings or the program are wrong; nothing has run
+  4    another driver has taken the job over, and runs it: do not start this one again
+  5    the job runs already: nothing was started
   130  interrupted: the job was canceled
+  141  nobody reads the output any more (a closed pipe)
+  143  ended by SIGTERM, as --on-term says
 
 Settings go over the program's own; later ones win: --config, then -D, then the options above.
 Keys are Flink's (execution.checkpointing.interval=10s); spark.* keys go to Spark. All are in docs/configuration.md.
 """
-_WITH_VALUE = {"-m", "--master", "-p", "--parallelism", "-D", "--config", "--py-files", "--archives", "--python"}
+_WITH_VALUE = {"-m", "--master", "-p", "--parallelism", "-D", "--config", "--py-files", "--archives", "--python",
+               "--on-term"}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The `tidegate` command; gives the exit code."""
+    return until_nobody_reads(lambda: _main(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _main(given: list[str]) -> int:
     parser = make_parser()
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["complete"]:  # for the shells' scripts; not a command for people, so the parser does not know it
+        return print_candidates(parser, given[2:] if given[1:2] == ["--"] else given[1:])
     if given[:1] == ["run"]:
         given, program_arguments = _split_at_program(given)
         options = parser.parse_args(given)
@@ -45,6 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+class _CommandList(argparse.HelpFormatter):
+    """Names and what they do in two columns. argparse forgets that commands are indented, and breaks the longest names."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        for command in self._iter_indented_subactions(action):
+            width = len(self._format_action_invocation(command)) + self._current_indent
+            self._action_max_length = max(self._action_max_length, width)
+
+
 class _Command(argparse.ArgumentParser):
     """Says what it takes itself when it is given more; else the usage of `tidegate` would be shown."""
 
@@ -56,7 +78,7 @@ class _Command(argparse.ArgumentParser):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tidegate", description=_DESCRIPTION)
+    parser = argparse.ArgumentParser(prog="tidegate", description=_DESCRIPTION, formatter_class=_CommandList)
     parser.add_argument("--version", action="version", version=f"tidegate {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", parser_class=_Command)
     _add_run(commands)
@@ -64,7 +86,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_history(commands)
     add_sinks(commands)
     add_savepoint_commands(commands)
-    add_completion(commands, make_parser)
+    add_completion(commands)
     return parser
 
 
@@ -107,6 +129,12 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument(
         "--config", metavar="FILE", help='settings from a file: "key: value" as in Flink\'s config.yaml, or key=value'
     )
+    run.add_argument(
+        "--on-term",
+        choices=ON_TERM,
+        metavar="HOW",
+        help="what SIGTERM ends the jobs with: checkpoint (the default), savepoint or cancel",
+    )
     run.add_argument("--plain", action="store_true", help="no live display: a line for each thing that happens")
     run.add_argument("--json", action="store_true", help="a JSON object for each of them, on standard error")
     run.add_argument("--quiet", action="store_true", help="show only what the job prints, and errors")
@@ -136,7 +164,8 @@ def _split_at_program(given: list[str]) -> tuple[list[str], list[str]]:
 def _run(options: argparse.Namespace, program_arguments: list[str]) -> int:
     # PySpark and pyarrow are imported below this line: --help and mistakes in the options must not wait for them.
     from tidegate.cli.config_file import read_config_file
-    from tidegate.cli.run import EXIT_CONFIGURATION, RunRequest, run, say_error
+    from tidegate.cli.exit_codes import EXIT_CONFIGURATION
+    from tidegate.cli.run import RunRequest, run, say_error
     from tidegate.cli.settings import Setting, overrides_of, setting_of
     from tidegate.errors import ConfigurationError
 
@@ -147,6 +176,7 @@ def _run(options: argparse.Namespace, program_arguments: list[str]) -> int:
         "--python": ("python.executable", options.python),
         "--parallelism": ("parallelism.default", options.parallelism),
         "--resume": ("execution.state-recovery.path", _from_here(options.resume)),
+        "--on-term": ("tidegate.on-term", options.on_term),
     }
     try:
         settings = [] if options.config is None else read_config_file(options.config)
@@ -156,11 +186,9 @@ def _run(options: argparse.Namespace, program_arguments: list[str]) -> int:
     except ConfigurationError as error:
         say_error(str(error))
         return EXIT_CONFIGURATION
-    code = run(
+    return run(
         RunRequest(options.program, tuple(program_arguments), overrides, options.quiet, options.plain, options.json)
     )
-    sys.stdout.flush()
-    return code
 
 
 def _from_here(checkpoint: str | None) -> str | None:

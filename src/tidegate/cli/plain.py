@@ -64,6 +64,7 @@ class PlainJob:
     _failed: int = 0
     _told_failed: int = 0
     _why: str = ""  #: the latest has failed
+    _told: str = ""  #: the latest failure of an attempt
     _latest: CheckpointStatistics | None = None
     _summed_up: tuple[int, int] = (0, 0)
     _summary_at: float = field(default=float("-inf"))
@@ -79,6 +80,7 @@ class PlainJob:
                     self._sum_up()
                 self._status(status, detail)
             case AttemptFailed(attempt, error, restart_in_s, _):
+                self._told = error
                 self.say(f"attempt {attempt} failed: {error.strip()}", logging.ERROR)
                 if restart_in_s is not None:
                     self.say(f"RESTARTING in {restart_in_s:.1f} s", logging.WARNING)
@@ -90,8 +92,10 @@ class PlainJob:
     def _status(self, status: JobStatus, detail: str) -> None:
         if status is JobStatus.INITIALIZING and self._restored_from is not None:
             detail += f", from checkpoint {self._restored_from}"
-        if status is JobStatus.FAILED:
-            detail = ""  # said with the failure, and again by the error
+        if status is JobStatus.FAILED and detail in self._told:
+            detail = (
+                ""  # said with the failure, and again by the error. What failed before the first attempt was not said
+            )
         level = logging.ERROR if status is JobStatus.FAILED else logging.INFO
         self.say(f"{status.value} ({detail})" if detail else status.value, level)
 

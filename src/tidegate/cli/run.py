@@ -23,21 +23,20 @@ from rich.text import Text
 
 from tidegate.api.overrides import Onlooker, overriding, watched_by
 from tidegate.cli.display import LiveDisplay
+from tidegate.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, exit_code_of
 from tidegate.cli.failures import describe_error, format_program_error
 from tidegate.cli.json_lines import JsonDisplay
+from tidegate.cli.pipes import output_is_closed
 from tidegate.cli.plain import PlainDisplay
 from tidegate.cli.settings import ConfigOverrides
 from tidegate.client import JobClient
 from tidegate.config import JobConfig
-from tidegate.errors import ConfigurationError, JobFolderInUse, KeyTypeError, TidegateError
+from tidegate.console import show_err
+from tidegate.errors import JobFolderInUse, Superseded, TidegateError
 from tidegate.graph.plan import JobPlan
+from tidegate.other_driver import where_it_goes_on
 from tidegate.python_paths import path_entry, prepend_for_children
-
-EXIT_FINISHED = 0
-EXIT_FAILED = 1
-EXIT_CONFIGURATION = 2
-EXIT_INTERRUPTED = 130
-EXIT_TERMINATED = 143
+from tidegate.terminating import TermHandler, say_on_stderr
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ def run(request: RunRequest) -> int:
         with ExitStack() as around:
             around.enter_context(notices(as_json=request.json))
             interrupted = around.enter_context(_shown(request, jobs))
-            around.enter_context(_interrupts(interrupted))
+            around.enter_context(_signals(interrupted, request.json))
             around.enter_context(overriding(request.overrides))
             around.enter_context(watched_by(jobs))
             runpy.run_path(script, run_name="__main__")
@@ -74,10 +73,7 @@ def run(request: RunRequest) -> int:
             _say_as_json("error", "", describe_error(error))
             return exit_code_of(error)
         say_error(describe_error(error))
-        if isinstance(error, JobFolderInUse):
-            sys.stderr.write("here: tidegate run --resume\n")
-        else:
-            jobs.say_how_to_continue()
+        jobs.say_how_to_continue(error)
         return exit_code_of(error)
     except KeyboardInterrupt:
         if not request.json:  # there the job's last status says it
@@ -87,6 +83,8 @@ def run(request: RunRequest) -> int:
     except SystemExit as end:
         return _exit_code(end)
     except BaseException as error:
+        if isinstance(error, BrokenPipeError) and output_is_closed():
+            raise  # nobody reads what the program prints: `tidegate` ends as other commands do
         text = format_program_error(error, script)
         if request.json:
             _say_as_json("error", "", text)
@@ -94,12 +92,6 @@ def run(request: RunRequest) -> int:
             sys.stderr.write(text)
         return EXIT_FAILED
     return EXIT_FINISHED
-
-
-def exit_code_of(error: TidegateError) -> int:
-    """2 where nothing has run because the program or its settings are wrong, else 1."""
-    is_configuration = isinstance(error, (ConfigurationError, JobFolderInUse, KeyTypeError))
-    return EXIT_CONFIGURATION if is_configuration else EXIT_FAILED
 
 
 def say_error(text: str) -> None:
@@ -135,13 +127,22 @@ class Jobs:
             self.display.launched(client, plan)
 
     def wait(self) -> None:
-        """For those that the program has left running."""
+        """For those that the program has left running, or whose failure it has not heard of."""
         for client in self.clients:
-            if not client.status.is_terminal:
+            if not client.status.is_terminal or client.has_unheard_failure:
                 client.wait(cancel_on_interrupt=True)
 
-    def say_how_to_continue(self) -> None:
-        """Where a checkpoint is left that a next run can start from."""
+    def say_how_to_continue(self, error: TidegateError | None = None) -> None:
+        """Where a checkpoint is left that a next run can start from. Not where another driver has the job: it would be taken
+        away from it."""
+        match error:
+            case Superseded():
+                sys.stderr.write(f"{where_it_goes_on(error)}\n")
+                return
+            case JobFolderInUse():
+                if not error.context.get("finished") and "driver" not in error.context:
+                    sys.stderr.write("here: tidegate run --resume\n")
+                return
         latest = self.clients[-1].view.latest_completed() if self.clients else None
         if latest is not None and latest.path and not latest.path.startswith("memory:"):
             sys.stderr.write(f"checkpoint {latest.checkpoint} is kept: tidegate run --resume continues from it\n")
@@ -166,22 +167,27 @@ def _shown(request: RunRequest, jobs: Jobs) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def _interrupts(interrupted: Callable[[], None]) -> Iterator[None]:
+def _signals(interrupted: Callable[[], None], as_json: bool) -> Iterator[None]:
     def on_interrupt(number: int, frame: FrameType | None) -> None:
         interrupted()
         raise KeyboardInterrupt
 
-    def on_terminate(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(EXIT_TERMINATED)  # so that the terminal is left in order
-
     before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
     signal.signal(signal.SIGINT, on_interrupt)
-    signal.signal(signal.SIGTERM, on_terminate)
+    signal.signal(signal.SIGTERM, TermHandler(_resume_option, _terminating_as_json if as_json else say_on_stderr))
     try:
         yield
     finally:
         for number, handler in before:
             signal.signal(number, handler)
+
+
+def _terminating_as_json(text: str) -> None:
+    JsonDisplay(show_err).say("terminating", message=text)
+
+
+def _resume_option(place: str) -> str:
+    return "tidegate run --resume" if place == "latest" else f"tidegate run --resume {place}"
 
 
 @contextmanager

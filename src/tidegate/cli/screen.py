@@ -154,6 +154,9 @@ class JobScreen:
 
     def _failure(self, now: float) -> list[RenderableType]:
         failed = self._failed_at
+        detail = self._view.status_detail
+        if self._view.status is JobStatus.FAILED and (failed is None or detail not in failed.error):
+            return [Padding(Text(detail[:FAILURE_CHARACTERS], style="red"), (0, 0, 0, 2))]  # it ended before an attempt
         if failed is None or self._view.status is JobStatus.FAILED:
             return []  # the error itself is shown when the job has failed for good
         heading = Text(no_wrap=True, overflow="ellipsis").append("latest failure", style="red")

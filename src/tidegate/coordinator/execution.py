@@ -95,6 +95,7 @@ class JobExecution:
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._attempt: Attempt | None = None
         self._cancel_requested = False
+        self._keep_checkpoints = False  #: by a cancel, although the settings delete them
         self._gang_running = False
         self._no_slots = False
         self._waiting_for_slots = False
@@ -108,8 +109,13 @@ class JobExecution:
 
     # -- any thread -------------------------------------------------------------------------------------------------
 
-    def request_cancel(self) -> None:
-        self._post(self._cancel)
+    def request_cancel(self, why: str = "", keep: bool = False) -> None:
+        """`why` is noted with the end; with `keep` the checkpoints stay, whatever the settings say."""
+        self._post(lambda: self._cancel(why, keep))
+
+    def note_why(self, why: str) -> None:
+        """Should the job end now, by a stop that is asked for next, this is noted with the end."""
+        self._post(lambda: setattr(self._job.recorder, "why", why))
 
     def request_checkpoint(self) -> None:
         self._post(lambda: self._attempt and self._attempt.request_checkpoint())
@@ -179,10 +185,10 @@ class JobExecution:
                 if isinstance(inputs, JobEnded):
                     return inputs
                 if self._cancel_requested:
-                    return self._job.canceled()
+                    return self._job.canceled(self._keep_checkpoints)
                 attempt = self._run_attempt(inputs)
                 if self._cancel_requested and not isinstance(attempt.outcome, AttemptFinished):
-                    return self._job.canceled()
+                    return self._job.canceled(self._keep_checkpoints)
                 if self._no_slots:
                     self._wait_for_slots()
                     continue
@@ -198,7 +204,7 @@ class JobExecution:
                     self._cluster.use_plan(self._job.plan)
                     self._pause(seconds)
                     if self._cancel_requested:
-                        return self._job.canceled()
+                        return self._job.canceled(self._keep_checkpoints)
 
     def _run_attempt(self, inputs: AttemptInputs) -> Attempt:
         token = secrets.token_bytes(32)
@@ -239,7 +245,7 @@ class JobExecution:
                 self._replace_stuck_executors(attempt)
                 if self._desk.rescaling is not None and attempt.running:
                     done = self._desk.rescaled(time.monotonic(), attempt.latest_completed)
-                    log.info("rescaled to %d; nothing was processed for %.2f s", done.parallelism, done.gap_s)
+                    log.info("rescaled to %s; nothing was processed for %.2f s", done.parallelism, done.gap_s)
                 if self._cancel_requested:
                     attempt.fail(JobFailed("canceled"))
             if isinstance(attempt.outcome, AttemptFinished | AttemptRescaled):
@@ -327,8 +333,10 @@ class JobExecution:
     def _post(self, action: Callable[[], object]) -> None:
         self._queue.put(action)  # type: ignore[arg-type]
 
-    def _cancel(self) -> None:
+    def _cancel(self, why: str, keep: bool) -> None:
         self._cancel_requested = True
+        self._job.recorder.why = why
+        self._keep_checkpoints = keep
 
     # -- from the gang and the control server -------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Union
 
@@ -39,7 +39,7 @@ from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt, share
 from tidegate.coordinator.restoring import commit_only, plan_start, stored_max_parallelism
 from tidegate.errors import CheckpointDamaged, ConfigurationError, Superseded, TidegateError, UserCodeFailed
 from tidegate.graph.logical import LogicalGraph
-from tidegate.graph.plan import JobPlan, PlannedOperator, plan_job
+from tidegate.graph.plan import JobPlan, Parallelism, PlannedOperator, plan_job
 from tidegate.graph.specs import SinkSpec, SourceSpec, keys_of
 from tidegate.ids import AttemptId, AttemptNumber, CheckpointId, Generation, SlotId
 from tidegate.protocol.shared_state import SharedStateRegistry
@@ -174,6 +174,11 @@ class JobRun:
     def check_start(self) -> None:
         """Whether the job may begin as it was asked to; nothing is taken yet. :raises JobFolderInUse:"""
         self._log.check_resume(self._resume)  # type: ignore[arg-type]
+
+    @property
+    def newest_record(self) -> LogRecord | None:
+        """Of the job's log, as `check_start` has found it."""
+        return self._log.last
 
     def begin(self) -> None:
         """Become the job's driver. :raises JobFolderInUse:"""
@@ -314,7 +319,8 @@ class JobRun:
                 return self._finished()
             case AttemptRescaled(parallelism):
                 self._replan(parallelism)
-                self._status(JobStatus.RESTARTING, f"with parallelism {parallelism}")
+                shown = parallelism if isinstance(parallelism, int) else _shown(parallelism)
+                self._status(JobStatus.RESTARTING, f"with parallelism {shown}")
                 return RestartIn(0.0)
             case AttemptEnded(error, permanent):
                 delay = None if permanent else self._strategy.delay_after_failure(self._clock(), self._jitter())
@@ -324,12 +330,18 @@ class JobRun:
                 self._status(JobStatus.RESTARTING, f"in {delay:.1f} s: {first_line(error)}")
                 return RestartIn(delay)
 
-    def check_parallelism(self, parallelism: int) -> JobPlan:
+    def check_parallelism(self, parallelism: Parallelism) -> JobPlan:
         """The plan at another parallelism. :raises ConfigurationError: when the job cannot have it."""
         kept = {op.uid: op.max_parallelism for op in self.plan.operators if keys_of(op.operator.spec)}
-        return plan_job(self._name, self._graph, parallelism, kept)
+        if isinstance(parallelism, int):
+            return plan_job(self._name, self._graph, parallelism, kept)
+        now: dict[str, int] = {op.uid: op.parallelism for op in self.plan.operators}
+        unknown = parallelism.keys() - now.keys()
+        if unknown:
+            raise ConfigurationError(f"the job has no operator {min(unknown)!r}; it has {', '.join(now)}")
+        return plan_job(self._name, self._graph, 1, kept, now | dict(parallelism))
 
-    def _replan(self, parallelism: int) -> None:
+    def _replan(self, parallelism: Parallelism) -> None:
         self.plan = self.recorder.plan = self.check_parallelism(parallelism)
 
     def _tidy_up_sinks(self) -> None:
@@ -345,7 +357,7 @@ class JobRun:
 
     def _finished(self) -> JobEnded:
         self._tidy_up_sinks()
-        self._status(JobStatus.FINISHED, "")
+        self._status(JobStatus.FINISHED, self.recorder.why)
         return JobEnded(JobStatus.FINISHED, None)
 
     def fail(self, error: TidegateError) -> JobEnded:
@@ -363,12 +375,14 @@ class JobRun:
         self._status(JobStatus.FAILED, reason)
         return JobEnded(JobStatus.FAILED, error)
 
-    def canceled(self) -> JobEnded:
+    def canceled(self, keep: bool = False) -> JobEnded:
+        """With `keep` the checkpoints stay, whatever the settings say."""
         deleted: list[int] = []
-        self._try(lambda: deleted.extend(self.recorder.cancel(keep=self.config.retention == "retain")))
+        keep = keep or self.config.retention == "retain"
+        self._try(lambda: deleted.extend(self.recorder.cancel(keep)))
         if deleted:
             self.view.publish(CheckpointsDiscarded(tuple(deleted)))
-        self._status(JobStatus.CANCELED, "")
+        self._status(JobStatus.CANCELED, self.recorder.why)
         return JobEnded(JobStatus.CANCELED, None)
 
     def _try(self, write: Callable[[], None]) -> Superseded | None:
@@ -387,6 +401,10 @@ class JobRun:
 
     def _status(self, status: JobStatus, detail: str) -> None:
         self.view.publish(StatusChanged(status, detail, self._wall_clock()))
+
+
+def _shown(parallelism: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} of {uid}" for uid, number in parallelism.items())
 
 
 def _discover(operator: PlannedOperator) -> list[Split]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from tidegate.errors import TidegateError
+from tidegate.graph.plan import Parallelism
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class AttemptFinished:
 class AttemptRescaled:
     """Its last checkpoint is committed everywhere: go on with another plan."""
 
-    parallelism: int
+    parallelism: Parallelism
 
 
 @dataclass(frozen=True, slots=True)

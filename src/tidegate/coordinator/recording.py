@@ -61,6 +61,7 @@ class CheckpointRecorder:
     crash_points: CrashPoints
     wall_clock: Callable[[], float]
     sleep: Callable[[float], None]
+    why: str = ""  #: the job was told to end; noted with its end
     _dropped: list[CheckpointPointer] = field(default_factory=list)
 
     def complete(
@@ -160,14 +161,14 @@ class CheckpointRecorder:
     def finish(self) -> None:
         self._settle()
         self.crash_points.reach("driver.before-finished")
-        self._append(self.log.finished(self.wall_clock()))
+        self._append(self.log.finished(self.wall_clock(), self.why))
         self.crash_points.reach("driver.after-finished")
 
     def cancel(self, keep: bool = True) -> tuple[int, ...]:
         """Without `keep` the checkpoints go with the job; gives the ids of those."""
         last = self.log.last
         assert last is not None
-        self._append(self.log.canceled(self.wall_clock(), keep))
+        self._append(self.log.canceled(self.wall_clock(), keep, self.why))
         if keep:
             return ()
         self._dropped += [pointer for pointer in last.retained if pointer.owned]

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.errors import ConfigurationError, SavepointFailed
+from tidegate.graph.plan import Parallelism
 from tidegate.ids import CheckpointId
 from tidegate.protocol.checkpoint_events import StopMode
 from tidegate.shown import is_writable
 from tidegate.storage.anywhere import as_uri, is_uri
+from tidegate.storage.paths import JobPaths
 from tidegate.storage.savepoint_format import CANONICAL, NATIVE
-from tidegate.storage.store import open_store, without_credentials
+from tidegate.storage.store import DRIVER_MEMORY, open_store, without_credentials
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class TakenSavepoint:
 class Rescaled:
     """The job runs with another parallelism."""
 
-    parallelism: int
+    parallelism: Parallelism
     gap_s: float  #: from the last record of the old attempt to the first that the new one may take
     checkpoint: int  #: that it has gone through
 
@@ -54,7 +56,7 @@ class SavepointRequest:
     format: str = CANONICAL
     stop: StopMode | None = None
     timeout_s: float | None = None
-    parallelism: int | None = None
+    parallelism: Parallelism | None = None
     future: Future[Any] = field(default_factory=_under_way)
 
     def folder(self, job: str, checkpoint: CheckpointId) -> str:
@@ -87,6 +89,14 @@ def savepoint_request(
         raise ConfigurationError(f"savepoint format {format!r} is unknown: use {CANONICAL!r} or {NATIVE!r}")
     open_store(where)  # refuses what it cannot open, and credentials
     return SavepointRequest(as_uri(where), format, stop, timeout_s)
+
+
+def savepoint_directory(job: str, savepoint_dir: str | None, storage: str | None) -> str | None:
+    """Where savepoints go that name no place: as the settings say, else into the job's own folder. None: nowhere."""
+    if savepoint_dir is not None or storage in (None, DRIVER_MEMORY):
+        return savepoint_dir
+    assert storage is not None
+    return f"{as_uri(storage)}/{JobPaths(job).savepoints}"
 
 
 @dataclass(slots=True)

@@ -27,6 +27,10 @@ MAX_EDGES = 65_000
 MAX_LAYER_WIDTH = 128
 
 
+#: What a rescale asks for: a number for every operator that has none of its own, or numbers by uid.
+Parallelism = int | Mapping[str, int]
+
+
 @dataclass(frozen=True, slots=True)
 class ChainedEdge:
     """An edge inside a chain: a function call."""
@@ -139,12 +143,15 @@ def plan_job(
     graph: LogicalGraph,
     default_parallelism: int,
     stored_max_parallelism: Mapping[str, int] | None = None,
+    rescaled: Mapping[str, int] | None = None,
 ) -> JobPlan:
-    """`stored_max_parallelism` is what a checkpoint was filed by; it holds where the user gives no other number.
+    """`stored_max_parallelism` is what a checkpoint was filed by; it holds where the user gives no other number. `rescaled` are
+    numbers by uid that go over the program's own.
 
     :raises GraphError: :raises ConfigurationError: for a graph that cannot be laid out, naming what to change."""
     graph.validate()
-    parallelism = {uid: op.parallelism or default_parallelism for uid, op in graph.operators.items()}
+    given = rescaled or {}
+    parallelism = {uid: given.get(uid) or op.parallelism or default_parallelism for uid, op in graph.operators.items()}
     edges = [_effective(edge, parallelism) for edge in graph.edges]
     chain_of = _chains(graph, edges, parallelism)
     layer_of = _layers(graph, edges, chain_of)

@@ -12,17 +12,17 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from tidegate.coordinator.observing import CheckpointsDiscarded
+from tidegate.coordinator.savepoints import savepoint_directory
 from tidegate.rest.calls import Call
 from tidegate.rest.checkpoints import is_savepoint
 from tidegate.rest.operations import Kind
 from tidegate.rest.problems import Problem, bad_request
 from tidegate.rest.served import ServedJob
-from tidegate.storage.anywhere import as_uri
 from tidegate.storage.disposal import dispose_of
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import without_credentials
 
-CHECKPOINT_TIMEOUT_S = 3600.0
+CHECKPOINT_TIMEOUT = "1h"
 CHECKPOINT_TYPES = ("CONFIGURED", "FULL", "INCREMENTAL")
 FORMATS = ("CANONICAL", "NATIVE")
 MAX_PARALLELISM = 32768
@@ -52,7 +52,7 @@ def checkpoint(call: Call) -> Answer:
         Kind.CHECKPOINT,
         job,
         trigger_id,
-        lambda: {"checkpointId": job.hands.checkpoint_now(CHECKPOINT_TIMEOUT_S)},
+        lambda: {"checkpointId": job.hands.checkpoint_now(CHECKPOINT_TIMEOUT)},
     )
 
 
@@ -181,9 +181,7 @@ def savepoint_folder(job: ServedJob, asked: str | None) -> str | None:
                     403, "that folder is kept and cleaned up by jobs themselves: choose another for a savepoint"
                 )
         return asked
-    if job.config.savepoint_dir is not None or job.config.storage is None:
-        return None
-    return f"{as_uri(job.config.storage)}/{JobPaths(job.name).savepoints}"
+    return savepoint_directory(job.name, job.config.savepoint_dir, job.config.storage)
 
 
 def is_inside(path: str, root: str) -> bool:

@@ -279,9 +279,3 @@ def accumulators(job: ServedJob) -> dict[str, Any]:
 
 def job_status(job: ServedJob) -> dict[str, Any]:
     return {"status": flink_status(job.view.status)}
-
-
-def resource_requirements(job: ServedJob) -> dict[str, Any]:
-    return {
-        vertex.id: {"parallelism": {"lowerBound": 1, "upperBound": vertex.parallelism}} for vertex in job.vertices()
-    }

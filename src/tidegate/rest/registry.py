@@ -40,7 +40,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     def may_be_running(self) -> bool:
         """False only where the driver is known to be gone."""
-        return not self.is_here or _is_alive(self.pid)
+        return not self.is_here or is_alive(self.pid)
 
 
 def registry_folder() -> Path:
@@ -91,7 +91,7 @@ def entries() -> list[Entry]:
     return sorted(found, key=lambda entry: entry.started_at)
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.rest import actions, checkpoints, jobs, metrics, vertices
+from tidegate.rest import actions, checkpoints, jobs, metrics, requirements, vertices
 from tidegate.rest.actions import CHECKPOINT_TYPES, FORMATS, Answer
 from tidegate.rest.calls import Call
 from tidegate.rest.explain import explain
@@ -145,7 +145,9 @@ FLINKS = (
     Route("GET", "/jobs/{jobid}/exceptions", _exceptions, "failures, the newest first", (Field("maxExceptions", "integer"),)),
     Route("GET", "/jobs/{jobid}/accumulators", _of_job(jobs.accumulators), "the user's counters, over all subtasks"),
     Route("GET", "/jobs/{jobid}/metrics", _job_metrics, "names of metrics, or with get=a,b their values", _GET),
-    Route("GET", "/jobs/{jobid}/resource-requirements", _of_job(jobs.resource_requirements), "parallelism of each vertex"),
+    Route("GET", "/jobs/{jobid}/resource-requirements", _of_job(requirements.requirements), "parallelism of each vertex"),
+    Route("PUT", "/jobs/{jobid}/resource-requirements", requirements.require,
+          "run vertices at another parallelism: `upperBound` of each", body=()),
     Route("GET", "/jobs/{jobid}/checkpoints", _of_job(checkpoints.statistics), "counts, summary, latest, history"),
     Route("POST", "/jobs/{jobid}/checkpoints", actions.checkpoint, "take one now",
           body=(Field("checkpointType", words=CHECKPOINT_TYPES), _TRIGGER), success=202),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tidegate.errors import NotEnoughSlots, SparkSettingsError
 from tidegate.python_paths import path_entry, prepend_for_children
 from tidegate.spark.jvm_output import start_jvm
+from tidegate.spark.masters import check_master, did_not_start
 from tidegate.spark.pipelined import check_has_jvm
 from tidegate.spark.settings import COMFORT, SESSION, check_static, static_settings
 from tidegate.spark.shipping import Shipment, pack
@@ -47,7 +48,7 @@ def make_session(
     """A session with everything set, and what executors need shipped to them. A running one of the same process is taken, if it
     fits.
 
-    :raises ConfigurationError: for what cannot be shipped.
+    :raises ConfigurationError: for what cannot be shipped. :raises SparkUnavailable:
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -71,15 +72,19 @@ def make_session(
         if python.archives:
             log.warning("archives are for the executors of a cluster; on this machine nothing is unpacked")
     else:
+        check_master(master)
         shipment = pack(sys.path[0], python.files, python.archives)
         settings |= shipment.settings(given) | executor_count(master, slots_needed, given)
     if executable is not None:
         os.environ["PYSPARK_PYTHON"] = executable  # what PySpark reads in a driver that Spark has not started
-    start_jvm(settings)
-    builder = SparkSession.builder
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    try:
+        start_jvm(settings)
+        builder = SparkSession.builder
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+        session = builder.getOrCreate()
+    except Exception as error:
+        raise did_not_start(master, error) from error
     quieten(session)
     check_session(session)
     if shipment is not None:

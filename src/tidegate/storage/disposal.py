@@ -5,7 +5,10 @@ The metadata goes first: from then on the folder is no savepoint, whatever is le
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 from tidegate.errors import ConfigurationError
+from tidegate.storage.anywhere import as_uri
 from tidegate.storage.paths import METADATA_NAME
 from tidegate.storage.savepoint_format import is_savepoint
 from tidegate.storage.store import StorageNotFound, open_store, without_credentials
@@ -16,13 +19,18 @@ def dispose_of(path: str) -> None:
 
     :raises ConfigurationError: when there is no savepoint. :raises StorageError:
     """
-    folder = path.rstrip("/").removesuffix(f"/{METADATA_NAME}")
-    store = open_store(folder)
+    whole = as_uri(path.rstrip("/").removesuffix(f"/{METADATA_NAME}"))
+    parent, _, name = whole.rpartition("/")
+    if name and not parent.endswith(("/", ":")):
+        # From the folder above, so that the folder itself goes too, where folders are more than a part of names.
+        store, inside = open_store(parent), f"{unquote(name) if whole.lower().startswith('file:') else name}/"
+    else:  # a bucket, or a folder right below the root
+        store, inside = open_store(whole), ""
     try:
-        data = store.get(METADATA_NAME)
+        data = store.get(inside + METADATA_NAME)
     except StorageNotFound:
         raise ConfigurationError(f"there is no savepoint at {without_credentials(path)}") from None
     if not is_savepoint(data):
         raise ConfigurationError(f"{without_credentials(path)} is no savepoint: it is a checkpoint, or something else")
-    store.delete(METADATA_NAME)
-    store.delete_many(store.list(""))
+    store.delete(inside + METADATA_NAME)
+    store.delete_many(store.list(inside))

@@ -150,7 +150,10 @@ class LocalStore(ObjectStore):
                 _unlink(temporary)
                 raise
             return temporary
-        raise OSError(errno.ENOENT, "the folder is removed again and again", folder)
+        place = _refusing_folder(folder)
+        if place is None:
+            raise OSError(errno.ENOENT, "the folder is removed again and again", folder)
+        raise _NoFolders(errno.ENOTSUP, f"no folder can be made in {place}, whoever asks for it", folder)
 
     def _prune(self, folder: str) -> None:
         """Folders have no meaning in the contract; empty ones would pile up, one for each checkpoint."""
@@ -170,10 +173,24 @@ class LocalStore(ObjectStore):
                 "unsupported",
                 "The job's log needs that. Use another file system, or s3://, gs:// or az://.",
             )
+        elif isinstance(error, _NoFolders):
+            reason, advice = (
+                "unsupported",
+                "It is not a place for files. Use a folder on a disk, or s3://, gs:// or az://.",
+            )
         elif error.errno in {errno.ENOSPC, errno.EDQUOT}:
             reason, advice = "no space", "Free some, or use another storage, and start the job again."
-        elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        elif error.errno == errno.EROFS:
+            reason, advice = (
+                "permission",
+                "Use another folder, or have the file system mounted so that it can be written.",
+            )
+        elif error.errno in {errno.EACCES, errno.EPERM}:
             reason, advice = "permission", "Give the user that runs the job the right to read and write there."
+        elif error.errno in {errno.ENOTDIR, errno.EISDIR}:
+            reason, advice = "in the way", f"{_in_the_way(self._file(path))}. Use another folder, or move that away."
+        elif error.errno == errno.ENAMETOOLONG:
+            reason, advice = "unsupported", "Use a folder with a shorter path."
         else:
             reason, advice = "unreachable", "Check that the file system is mounted and healthy."
         return StorageError(f"cannot {doing} {uri}: {error.strerror or error}. {advice}", uri=uri, reason=reason)
@@ -181,6 +198,33 @@ class LocalStore(ObjectStore):
 
 class _NoHardLinks(OSError):
     """The file system has no hard links, so it cannot create only if absent with whole content."""
+
+
+class _NoFolders(OSError):
+    """Folders cannot be made there, by nobody: /proc and its like say that the folder above is missing."""
+
+
+def _refusing_folder(folder: str) -> str | None:
+    """The folder above it that is there and takes no other; None where a folder can be made now."""
+    missing = folder
+    while not os.path.isdir(os.path.dirname(missing)):
+        missing = os.path.dirname(missing)
+    try:
+        os.mkdir(missing)
+    except FileNotFoundError:
+        return os.path.dirname(missing)
+    except OSError:
+        return None
+    return None
+
+
+def _in_the_way(file: str) -> str:
+    """What is there already, and is something else than is needed."""
+    if os.path.isdir(file):
+        return f"{file} is a folder, where a file is to be"
+    while not os.path.lexists(file) and file != os.path.dirname(file):
+        file = os.path.dirname(file)
+    return f"{file} is not a folder"
 
 
 def _link(temporary: str, target: str) -> bool:

@@ -46,6 +46,8 @@ from tidegate.storage.log_records import (
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import ObjectStore, StorageNotFound
 
+_CONTINUE = 'Continue it with resume="latest"'
+
 
 class Resume(enum.Enum):
     """Where a driver that takes the job over wants to begin, unless it names a checkpoint."""
@@ -115,6 +117,18 @@ class JobLog:
             )
         return record
 
+    def first_of(self, generation: int, before: int) -> LogRecord:
+        """The record by which the generation was taken; it stands at or before the sequence number `before`, where a record
+        of that generation stands. O(log n) requests. :raises CheckpointDamaged: when a record is missing or damaged."""
+        low, high = 0, before  # generations only grow (invariant 1)
+        while low < high:
+            middle = (low + high) // 2
+            if self.read(middle).generation < generation:
+                low = middle + 1
+            else:
+                high = middle
+        return self.read(low)
+
     def reread(self) -> LogRecord:
         """The newest record, for a driver that holds the job. :raises Superseded: when it is another driver's.
 
@@ -172,12 +186,13 @@ class JobLog:
             return
         where = self._store.uri(self._paths.folder)
         if resume is Resume.FRESH and not newest.never_ran:
+            way = "It is FINISHED: name a checkpoint to start from again" if newest.finished else _CONTINUE
             raise JobFolderInUse(
                 f"the job {self._paths.job!r} has already run in {where} (its log was last written "
-                f'at {when(newest.written_at)} by {newest.driver}). Continue it with resume="latest", or give this '
-                "run another job name or storage.",
+                f"at {when(newest.written_at)} by {newest.driver}). {way}, or give this run another job name or storage.",
                 uri=where,
                 job=self._paths.job,
+                finished=newest.finished,
             )
         if newest.finished:
             raise JobFolderInUse(
@@ -186,6 +201,7 @@ class JobLog:
                 "storage.",
                 uri=where,
                 job=self._paths.job,
+                finished=True,
             )
 
     def _generation_record(
@@ -318,12 +334,12 @@ class JobLog:
         """The rows of a DataFrame are whole in the folder: the job reads these very files from now on."""
         return self._next(LogKind.INPUT, now, inputs={**self._held().inputs, uid: folder})
 
-    def finished(self, now: float) -> LogRecord:
-        return self._next(LogKind.FINISHED, now, finished=True, stopping=False)
+    def finished(self, now: float, reason: str = "") -> LogRecord:
+        return self._next(LogKind.FINISHED, now, reason=reason, finished=True, stopping=False)
 
-    def canceled(self, now: float, keep: bool = True) -> LogRecord:
+    def canceled(self, now: float, keep: bool = True, reason: str = "") -> LogRecord:
         """Without `keep` nothing is retained: a next run begins at the beginning."""
-        return self._next(LogKind.CANCELED, now, **({} if keep else {"latest": None, "retained": []}))
+        return self._next(LogKind.CANCELED, now, reason=reason, **({} if keep else {"latest": None, "retained": []}))
 
     def failed(self, now: float, reason: str, never_ran: bool = False) -> LogRecord:
         """`never_ran`: a fresh start may come after it, as if there were no log."""

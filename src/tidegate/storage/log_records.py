@@ -29,6 +29,11 @@ class LogKind(enum.StrEnum):
     FAILED = "failed"  #: the driver gave up; for people, it changes nothing for a resume
 
 
+ENDS = frozenset(
+    {LogKind.FINISHED, LogKind.CANCELED, LogKind.FAILED}
+)  #: after them no driver has the job, as far as it says
+
+
 class CheckpointPointer(msgspec.Struct, frozen=True):
     """A completed checkpoint, as the log names it."""
 
@@ -61,7 +66,7 @@ class LogRecord(msgspec.Struct, frozen=True):
     retained: list[CheckpointPointer] = []  # the latest last; whatever is not here may be deleted
     stopping: bool = False  # `latest` is the savepoint of a stop; stays over take-overs until FINISHED
     finished: bool = False
-    reason: str = ""  # of FAILED
+    reason: str = ""  # of FAILED, and where there is one of CANCELED and FINISHED; for people
     savepoint_ids_below: int = 0  # a stop's savepoint may have used ids below this: a new generation begins here
     inputs: dict[
         str, str

@@ -1,0 +1,102 @@
+"""A Spark master that is not there is one sentence, before Spark starts: real sockets, no JVM."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidegate.errors import ConfigurationError, SparkUnavailable
+from tidegate.spark.masters import addresses, check_master
+
+PROGRAM = """
+import sys
+import tidegate as tg
+
+env = tg.StreamEnvironment("job", master=sys.argv[1])
+env.from_sequence(1, 3, uid="numbers").collect(uid="all")
+env.execute()
+"""
+
+
+@pytest.fixture
+def listening() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def closed() -> Iterator[int]:
+    """A port that is ours, and at which nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+def test_all_addresses_of_a_list_are_tried_and_told(closed: int) -> None:
+    master = f"spark://127.0.0.1:{closed},nowhere.invalid:7077"
+    with pytest.raises(SparkUnavailable) as raised:
+        check_master(master)
+
+    message = str(raised.value)
+    assert message.startswith(
+        f"no Spark master answers at {master} (127.0.0.1:{closed}: Connection refused; nowhere.invalid:"
+    )
+    assert "--master, tidegate.master or StreamEnvironment(master=...)" in message
+    assert raised.value.master == master
+
+
+def test_one_master_that_answers_is_enough(closed: int, listening: int) -> None:
+    check_master(f"spark://127.0.0.1:{closed},127.0.0.1:{listening}")
+
+
+@pytest.mark.parametrize("master", ["yarn", "k8s://https://nowhere.invalid:443", "local[4]"])
+def test_where_only_spark_knows_the_way_nobody_is_asked(master: str) -> None:
+    check_master(master)
+
+
+@pytest.mark.parametrize("master", ["spark://host", "spark://", "spark://host:port", "spark://one:7077,,two:7077"])
+def test_an_address_that_cannot_be_one_is_refused(master: str) -> None:
+    with pytest.raises(ConfigurationError, match="write spark://host:7077, or several as"):
+        check_master(master)
+
+
+def test_addresses_may_be_of_version_6() -> None:
+    assert addresses("spark://[::1]:7077,two:7078") == [("::1", 7077), ("two", 7078)]
+
+
+def test_a_program_is_told_in_one_sentence_without_a_jvm(tmp_path: Path, closed: int) -> None:
+    program = tmp_path / "job.py"
+    program.write_text(PROGRAM)
+    no_java = {**os.environ, "JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, str(program), f"spark://127.0.0.1:{closed}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=no_java,
+    )
+
+    assert ran.returncode == 1
+    starting, error, *place = ran.stderr.splitlines()
+    assert "starting Spark for 1 slot on spark://127.0.0.1" in starting
+    assert error.startswith(f"error: no Spark master answers at spark://127.0.0.1:{closed}")
+    assert [line.strip() for line in place] == [f"at {program}:7", "env.execute()"]
+
+
+def test_a_spark_that_does_not_start_is_a_sentence_too(tmp_path: Path) -> None:
+    program = tmp_path / "job.py"
+    program.write_text(PROGRAM)
+    no_java = {**os.environ, "JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, str(program), "local[2]"], capture_output=True, text=True, timeout=120, env=no_java
+    )
+
+    assert ran.returncode == 1
+    assert "error: Spark did not start on local[2]: " in ran.stderr
+    assert "Traceback" not in ran.stderr
