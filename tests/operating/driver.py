@@ -1,4 +1,4 @@
-"""`tidegate run endless_job.py` as a process of its own, and what it wrote, read without Tidegate."""
+"""`tidegate run endless_job.py`, or plain Python, as a process of its own, and what it wrote, read without Tidegate."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ PATIENCE_S = 120.0
 class Driver:
     """Ends with its `with`."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, plain: bool = False) -> None:
         self.folder = folder
         self.storage = f"file://{folder}/storage"
         self.log = folder / f"driver-{time.monotonic_ns()}.log"
-        command = [sys.executable, "-m", "tidegate.cli.main", "run", "--plain", *options, str(PROGRAM), self.storage]
+        run = [] if plain else ["-m", "tidegate.cli.main", "run", "--plain", *options]
+        command = [sys.executable, *run, str(PROGRAM), self.storage, str(folder / "out")]
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
-                [*command, str(folder / "out")], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=dict(os.environ)
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=dict(os.environ)
             )
 
     def __enter__(self) -> Driver:
@@ -57,6 +58,10 @@ class Driver:
         (entry,) = self.until("the job is registered", own)
         self.until("the job runs", lambda: re.search(r"endless: RUNNING", self.log.read_text()))
         return entry  # type: ignore[no-any-return]
+
+    def terminate(self) -> None:
+        """As a supervisor does."""
+        self._process.terminate()
 
     def end(self) -> int:
         """Its exit code."""

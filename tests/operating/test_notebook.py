@@ -13,6 +13,8 @@ import pytest
 pytestmark = pytest.mark.spark
 
 PATIENCE_S = 120.0
+PAGE = Path(__file__).parents[2] / "docs" / "notebooks.md"
+PAGE_EXAMPLE = PAGE.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
 JOB = """
 import os, sys, threading, time
 import tidegate as tg
@@ -127,3 +129,8 @@ def test_a_job_beside_the_kernel_shows_itself_and_is_canceled_by_an_interrupt(no
         "from tidegate.rest.server import _servers; [j.view.status.value for s in _servers.values() for j in s.jobs.all()]"
     )
     assert ended["text/plain"] == "['CANCELED', 'CANCELED']"
+
+    # The page's own example: what has come out is there while the job runs.
+    notebook.ok(PAGE_EXAMPLE)
+    notebook.until("len(client.results('all')) and client", "RUNNING", "numbers")
+    notebook.ok("client.cancel(); client.wait()")
