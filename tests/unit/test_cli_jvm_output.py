@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tidegate.spark.jvm_output import without_noise
+import pytest
+
+from tidegate.spark.jvm_output import Drawer, without_noise
 
 GREETINGS = """\
 WARNING: Using incubator modules: jdk.incubator.vector
@@ -46,3 +48,17 @@ def test_a_traceback_that_is_cut_off_is_kept() -> None:
 
     assert shown(cut_off) == cut_off
     assert shown(cut_off + USERS_TRACEBACK) == cut_off + USERS_TRACEBACK
+
+
+def test_what_spark_says_while_it_starts_is_held_back_and_shown_when_it_has_started(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    drawer = Drawer()
+    drawer.open()
+    drawer.take("WARN one\n")
+    drawer.take("WARN two\n")
+    assert (capfd.readouterr().err, drawer.lines()) == ("", ["WARN one\n", "WARN two\n"])
+
+    drawer.close()
+    drawer.take("three\n")
+    assert (capfd.readouterr().err, drawer.lines()) == ("WARN one\nWARN two\nthree\n", [])

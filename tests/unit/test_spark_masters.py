@@ -6,13 +6,14 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tidegate.errors import ConfigurationError, SparkUnavailable
-from tidegate.spark.masters import addresses, check_master
+from tidegate.spark.masters import addresses, check_master, did_not_start
 
 PROGRAM = """
 import sys
@@ -87,6 +88,29 @@ def test_a_program_is_told_in_one_sentence_without_a_jvm(tmp_path: Path, closed:
     assert "starting Spark for 1 slot on spark://127.0.0.1" in starting
     assert error.startswith(f"error: no Spark master answers at spark://127.0.0.1:{closed}")
     assert [line.strip() for line in place] == [f"at {program}:7", "env.execute()"]
+
+
+SAID = [
+    "26/11/18 03:32:23 WARN StandaloneAppClient$ClientEndpoint: Failed to connect to master one:8080\n",
+    "org.apache.spark.SparkException: Exception thrown in awaitResult: \n",
+    *["\tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:70)\n"] * 190,
+    "26/11/18 03:32:43 ERROR StandaloneSchedulerBackend: Application has been killed. Reason: All masters are "
+    "unresponsive! Giving up.\n",
+]
+
+
+def test_what_takes_connections_and_is_not_a_master_is_a_sentence_and_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    error = did_not_start("spark://one:8080", RuntimeError("Cannot call methods on a stopped SparkContext."), SAID)
+
+    message, _, file = str(error).partition(" What it said itself is in ")
+    assert message == (
+        "Spark did not start on spark://one:8080: All masters are unresponsive! Giving up. Something takes connections there, "
+        "but not as a master: is it its port, and not that of its web page?"
+    )
+    assert Path(file).read_text() == "".join(SAID)
 
 
 def test_a_spark_that_does_not_start_is_a_sentence_too(tmp_path: Path) -> None:

@@ -174,7 +174,8 @@ def _job_page(job: dict[str, Any], width: int) -> RenderableType:
     parts: list[RenderableType] = [head]
     for run in job["runs"]:
         took = how_long_whole((run["last-written"] - run["started"]) / 1000)
-        line = Text(f"\nrun {run['generation']}  ").append_text(tables.state(run["state"] or "no end"))
+        no_end = "no end" if run is job["runs"][-1] else "no end: the next run took over"
+        line = Text(f"\nrun {run['generation']}  ").append_text(tables.state(run["state"] or no_end))
         parts.append(line.append(f"  {tables.at(run['started'])}, {took}, by {run['driver']}", style="dim"))
         if run["reason"]:
             parts.append(Text(f"  {run['reason']}", style=_reason_style(run["state"])))

@@ -3,7 +3,8 @@
 Two reasons: Spark and Java greet every start with lines that say nothing about the job, some of them before any logging
 setting is read; and what the user's functions print on a local executor comes out there, and must not run through a live
 display. Everything that is neither a greeting nor the last cry of a worker whose attempt has ended is passed on, line by
-line, to tidegate.console.
+line, to tidegate.console. While Spark starts it is held back: if the start fails, hundreds of lines of Java say less than a
+sentence (spark/masters.py), and go into a file.
 
 Leans on `launch_gateway(popen_kwargs=)` and `SparkContext._ensure_initialized(gateway=)` of PySpark.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import IO
 
@@ -29,6 +31,44 @@ _GREETINGS = re.compile(
 )
 _TRACEBACK = "Traceback (most recent call last):"
 _DAEMON = "pyspark/daemon.py"
+MAX_HELD = 10_000  #: lines
+
+
+class Drawer:
+    """Where the JVM's lines go: to the console, or, while Spark starts, in here. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lines: deque[str] = deque(maxlen=MAX_HELD)
+        self._is_open = False
+
+    def open(self) -> None:
+        with self._lock:
+            self._lines.clear()
+            self._is_open = True
+
+    def close(self) -> None:
+        """Spark has started: what it said meanwhile is shown, and all that follows."""
+        with self._lock:
+            self._is_open = False
+            held = "".join(self._lines)
+            self._lines.clear()
+        if held:
+            show_err(held)
+
+    def lines(self) -> list[str]:
+        with self._lock:
+            return list(self._lines)
+
+    def take(self, line: str) -> None:
+        with self._lock:
+            if self._is_open:
+                self._lines.append(line)
+                return
+        show_err(line)
+
+
+drawer = Drawer()  #: one for the process, as its JVM is
 
 
 def start_jvm(settings: Mapping[str, str]) -> None:
@@ -76,4 +116,4 @@ def without_noise(lines: Iterable[str]) -> Iterator[str]:
 def _pass_on(stream: IO[str]) -> None:
     with stream:
         for line in without_noise(stream):
-            show_err(line if line.endswith("\n") else line + "\n")
+            drawer.take(line if line.endswith("\n") else line + "\n")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import tempfile
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from tidegate.errors import ConfigurationError, SparkUnavailable
@@ -10,6 +12,7 @@ from tidegate.shown import first_line
 
 CONNECT_S = 3.0
 STANDALONE = "spark://"
+_REASON = "Reason: "  #: with which Spark says why an application was killed
 WAY_OUT = "another is named with --master, tidegate.master or StreamEnvironment(master=...); without one jobs run here"
 
 
@@ -53,9 +56,27 @@ def addresses(master: str) -> list[tuple[str, int]]:
     return found
 
 
-def did_not_start(master: str, error: Exception) -> SparkUnavailable:
-    """Spark's or Java's own failure, by its first line."""
+def did_not_start(master: str, error: Exception, said: Sequence[str] = ()) -> SparkUnavailable:
+    """Spark's or Java's own failure in a sentence. All that the JVM has said goes into a file."""
     java = getattr(error, "java_exception", None)
-    said = first_line(error) if java is None else str(java).splitlines()[0]
-    hint = " Is Java 17 or newer there (JAVA_HOME, or java in PATH)?" if "JAVA_GATEWAY_EXITED" in said else ""
-    return SparkUnavailable(f"Spark did not start on {master}: {said}.{hint}", master=master)
+    reasons = [line.partition(_REASON)[2].strip() for line in said if _REASON in line]
+    reason = reasons[-1] if reasons else first_line(error) if java is None else str(java).splitlines()[0]
+    message = f"Spark did not start on {master}: {reason.rstrip('.!')}."
+    if "JAVA_GATEWAY_EXITED" in reason:
+        message += " Is Java 17 or newer there (JAVA_HOME, or java in PATH)?"
+    elif master.startswith(STANDALONE):
+        message += (
+            " Something takes connections there, but not as a master: is it its port, and not that of its web page?"
+        )
+    return SparkUnavailable(message + _kept(said), master=master)
+
+
+def _kept(said: Sequence[str]) -> str:
+    if not said:
+        return ""
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="tidegate-spark-", suffix=".log", delete=False) as file:
+            file.writelines(said)
+    except OSError:
+        return ""
+    return f" What it said itself is in {file.name}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.errors import NotEnoughSlots, SparkSettingsError
 from tidegate.python_paths import path_entry, prepend_for_children
-from tidegate.spark.jvm_output import start_jvm
+from tidegate.spark.jvm_output import drawer, start_jvm
 from tidegate.spark.masters import check_master, did_not_start
 from tidegate.spark.pipelined import check_has_jvm
 from tidegate.spark.settings import COMFORT, SESSION, check_static, static_settings
@@ -77,6 +77,7 @@ def make_session(
         settings |= shipment.settings(given) | executor_count(master, slots_needed, given)
     if executable is not None:
         os.environ["PYSPARK_PYTHON"] = executable  # what PySpark reads in a driver that Spark has not started
+    drawer.open()
     try:
         start_jvm(settings)
         builder = SparkSession.builder
@@ -84,7 +85,11 @@ def make_session(
             builder = builder.config(key, value)
         session = builder.getOrCreate()
     except Exception as error:
-        raise did_not_start(master, error) from error
+        raise did_not_start(master, error, drawer.lines()) from error
+    except BaseException:  # interrupted
+        drawer.close()
+        raise
+    drawer.close()
     quieten(session)
     check_session(session)
     if shipment is not None:
