@@ -12,9 +12,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tidegate.api.aggregates import AggregateFunction
     from tidegate.api.checkpointed import CheckpointedFunction
+    from tidegate.api.class_form import (
+        CoFlatMapFunction,
+        CoMapFunction,
+        FilterFunction,
+        FlatMapFunction,
+        MapFunction,
+        ReduceFunction,
+    )
+    from tidegate.api.collected import CollectedRows
     from tidegate.api.connected import ConnectedStreams
     from tidegate.api.counters import Counter
-    from tidegate.api.environment import StreamEnvironment
+    from tidegate.api.environment import StreamEnvironment, StreamExecutionEnvironment
     from tidegate.api.functions import (
         BroadcastContext,
         BroadcastProcessFunction,
@@ -27,8 +36,10 @@ if TYPE_CHECKING:
         OutputTag,
         ProcessFunction,
     )
-    from tidegate.api.streams import DataStream, KeyedStream
-    from tidegate.api.watermarks import WatermarkStrategy
+    from tidegate.api.keyed import KeyedStream
+    from tidegate.api.streams import DataStream, StreamSink
+    from tidegate.api.user_metrics import Histogram
+    from tidegate.api.watermarks import TimestampAssigner, WatermarkStrategy
     from tidegate.client import JobClient
     from tidegate.connectors.collect_sink import CollectSink
     from tidegate.connectors.collection import Collection
@@ -93,7 +104,15 @@ __version__ = "0.1.0"
 _HOMES = {
     "AggregateFunction": "tidegate.api.aggregates",
     "CheckpointedFunction": "tidegate.api.checkpointed",
+    "CoFlatMapFunction": "tidegate.api.class_form",
+    "CoMapFunction": "tidegate.api.class_form",
+    "FilterFunction": "tidegate.api.class_form",
+    "FlatMapFunction": "tidegate.api.class_form",
+    "MapFunction": "tidegate.api.class_form",
+    "ReduceFunction": "tidegate.api.class_form",
+    "CollectedRows": "tidegate.api.collected",
     "StreamEnvironment": "tidegate.api.environment",
+    "StreamExecutionEnvironment": "tidegate.api.environment",
     "BroadcastContext": "tidegate.api.functions",
     "BroadcastProcessFunction": "tidegate.api.functions",
     "Context": "tidegate.api.functions",
@@ -107,7 +126,10 @@ _HOMES = {
     "ProcessFunction": "tidegate.api.functions",
     "ConnectedStreams": "tidegate.api.connected",
     "DataStream": "tidegate.api.streams",
-    "KeyedStream": "tidegate.api.streams",
+    "KeyedStream": "tidegate.api.keyed",
+    "StreamSink": "tidegate.api.streams",
+    "Histogram": "tidegate.api.user_metrics",
+    "TimestampAssigner": "tidegate.api.watermarks",
     "WatermarkStrategy": "tidegate.api.watermarks",
     "MAX_WATERMARK": "tidegate.protocol.watermarks",
     "JobClient": "tidegate.client",
@@ -185,8 +207,11 @@ __all__ = [
     "CheckpointStatus",
     "CheckpointedFunction",
     "CheckpointsDiscarded",
+    "CoFlatMapFunction",
+    "CoMapFunction",
     "CoProcessFunction",
     "CollectSink",
+    "CollectedRows",
     "Collection",
     "CommitOutcome",
     "Committer",
@@ -202,6 +227,9 @@ __all__ = [
     "DeltaSink",
     "FileSink",
     "Files",
+    "FilterFunction",
+    "FlatMapFunction",
+    "Histogram",
     "HttpSink",
     "JobClient",
     "JobEvent",
@@ -216,6 +244,7 @@ __all__ = [
     "KeyedProcessFunction",
     "KeyedStream",
     "ListState",
+    "MapFunction",
     "MapState",
     "NumberSequence",
     "OutputTag",
@@ -225,6 +254,7 @@ __all__ = [
     "PrintSink",
     "ProcessFunction",
     "ReaderContext",
+    "ReduceFunction",
     "ReducingState",
     "Savepoint",
     "SavepointFailed",
@@ -240,8 +270,11 @@ __all__ = [
     "StatusChanged",
     "StorageError",
     "StreamEnvironment",
+    "StreamExecutionEnvironment",
+    "StreamSink",
     "TidegateError",
     "TimedOut",
+    "TimestampAssigner",
     "Ttl",
     "UserCodeFailed",
     "ValueState",

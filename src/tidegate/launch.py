@@ -61,6 +61,7 @@ def launch(env: StreamEnvironment, config: JobConfig, quiet: bool = False) -> Jo
     handle_sigterm()
     parallelism = config.parallelism or env.parallelism
     draft = plan_job(env.name, env._graph, parallelism)
+    check_uids(env._graph, config.storage)
     check_shippable(env._graph)
     say_warnings(env._graph)
     warn_of_late_results(env._graph, config)
@@ -208,12 +209,20 @@ def state_limit_bytes(config: JobConfig) -> int | None:
     return WITHOUT_STORAGE_STATE_BYTES if config.storage is None else None
 
 
+def check_uids(graph: LogicalGraph, storage: str | None) -> None:
+    """Where checkpoints outlive the driver, a program that has been changed must find its state in them by name.
+
+    :raises GraphError: naming the operators that have none."""
+    if storage not in (None, DRIVER_MEMORY):
+        graph.check_uids()
+
+
 def check_shippable(graph: LogicalGraph) -> None:
     """:raises UnshippableFunction: naming the operator whose function cannot be sent to the executors."""
     for operator in graph.operators.values():
         try:
             # Not loaded again: that would put the copies of a class's methods into the user's own class.
-            cloudpickle.dumps(operator.spec)
+            cloudpickle.dumps((operator.spec, [(e.key, e.partitioner) for e in graph.inputs_of(operator.uid)]))
         except Exception as error:
             function = user_function_of(operator.spec)
             raise UnshippableFunction(

@@ -233,9 +233,9 @@ class Timed(_Traced, tg.KeyedProcessFunction):
         route += UNKNOWN
         if source < 0:  # the mark of an end comes when time has ended: no timer fires any more
             return [self.made(source, number, path, route)]
-        if ctx.timestamp <= ctx.current_watermark:
+        if ctx.timestamp() <= ctx.current_watermark:
             path += LATE
-        end = ctx.timestamp // WINDOW_MS * WINDOW_MS + WINDOW_MS - 1
+        end = ctx.timestamp() // WINDOW_MS * WINDOW_MS + WINDOW_MS - 1
         self.waiting[f"{source}|{number}|{path}|{route}"] = end
         ctx.timer_service().register_event_time_timer(end)
         return None

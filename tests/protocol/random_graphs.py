@@ -57,7 +57,8 @@ Ref = tuple[str, str]  #: (uid, output tag)
 @dataclass(slots=True)
 class Input:
     refs: list[Ref]
-    partitioning: str  #: forward, rebalance, broadcast, global or hash
+    partitioning: str  #: forward, rebalance, broadcast, global, hash, shuffle, rescale or custom
+    forced: bool = False  #: forward, because the program says so
 
 
 @dataclass(slots=True)
@@ -76,6 +77,7 @@ class Node:
     jitter_ms: int = 0  #: by how much they are out of order
     bound_ms: int | None = None  #: by how much the job takes them to be, if not by that: some come late
     follows: bool = False  #: its parallelism is the job's
+    chaining: str = ""  #: "disable_chaining" or "start_new_chain"
 
     @property
     def counts(self) -> bool:
@@ -122,10 +124,14 @@ class Graph:
         lines = []
         for node in self.nodes:
             given = " & ".join(
-                f"{each.partitioning} {'+'.join(':'.join(ref) for ref in each.refs)}" for each in node.inputs
+                f"{each.partitioning}{'()' if each.forced else ''} {'+'.join(':'.join(ref) for ref in each.refs)}"
+                for each in node.inputs
             )
             width = f"{node.parallelism}{' as the job' if node.follows else ''}"
-            lines.append(f"{node.uid}: {node.kind} x{width}{' typed' if node.typed else ''} by {node.key} <- {given}")
+            lines.append(
+                f"{node.uid}: {node.kind} x{width}{' typed' if node.typed else ''}{' ' * bool(node.chaining)}{node.chaining} "
+                f"by {node.key} <- {given}"
+            )
         return "\n".join(lines)
 
 
@@ -248,18 +254,33 @@ def _draw_operator(
     return node
 
 
-def vary(rng: random.Random, graph: Graph) -> None:
-    """What changes nothing in a graph's form: streams that meet in one subtask, keys of several types, late records."""
+def vary(rng: random.Random, graph: Graph, rescalable: bool) -> None:
+    """What changes nothing in a graph's form: other ways from subtask to subtask, chains that are cut, keys of several types,
+    late records."""
     for node in graph.nodes:
         if node.key == "mod" and rng.random() < 0.3:
             node.key = "mixed"
         for given in node.inputs:
             if given.partitioning == "rebalance" and rng.random() < 0.3:
                 given.partitioning = "global"
+            elif given.partitioning == "rebalance" and rng.random() < 0.7:
+                given.partitioning = rng.choice(["shuffle", "rescale", "custom"])
+            elif given.partitioning == "forward" and rng.random() < 0.3:
+                given.forced = all(_has_one_width(node, graph.node(uid), rescalable) for uid, _ in given.refs)
+        if node.kind not in ("source", "sink") and rng.random() < 0.15:
+            node.chaining = rng.choice(["disable_chaining", "start_new_chain"])
     if rng.random() < 0.2:
         for node in graph.nodes:
             if node.jitter_ms and rng.random() < 0.7:
                 node.bound_ms = 0
+    if slots_of(graph) > MAX_SLOTS:
+        for node in graph.nodes:
+            node.chaining = ""
+
+
+def _has_one_width(node: Node, parent: Node, rescalable: bool) -> bool:
+    """Whatever becomes of the job's."""
+    return (node.follows and parent.follows) or (not rescalable and node.parallelism == parent.parallelism)
 
 
 def slots_of(graph: Graph) -> int:
@@ -346,6 +367,8 @@ def _add(graph: Graph, env: tg.StreamEnvironment, streams: dict[Ref, tg.DataStre
             )
         case "keyed_batches":
             out = _keyed(inputs[0], node).process_batches(KeyedBatches(node), **options)
+    if node.chaining:
+        getattr(out, node.chaining)()
     streams[node.uid, ""] = out
     if node.has_side:
         streams[node.uid, SIDE] = out.side_output(tg.OutputTag(SIDE, RECORD if node.typed else None))
@@ -364,6 +387,14 @@ def _input(streams: dict[Ref, tg.DataStream], given: Input) -> tg.DataStream:
             return stream.broadcast()
         case "global":
             return stream.global_()
+        case "shuffle":
+            return stream.shuffle()
+        case "rescale":
+            return stream.rescale()
+        case "custom":
+            return stream.partition_custom(lambda number, receivers: number % receivers, lambda row: row[1])
+        case "forward" if given.forced:
+            return stream.forward()
         case _:
             return stream
 

@@ -119,7 +119,7 @@ def draw_case(kind: str, backend: str, seed: int, folder: str) -> Case:
         spoiling=rng.random() < 0.5,
         pressed=pressed,
     )
-    vary(random.Random(f"vary {kind} {seed}"), case.graph)
+    vary(random.Random(f"vary {kind} {seed}"), case.graph, rescalable=kind == "rescaled")
     settings, limits = case.settings, case.limits
     if kind == "unaligned" or (kind == "rescaled" and (pressed or rng.random() < 0.5)):
         timeout_ms = rng.choice([0, 0, 0, 1, 5, 20, 50])

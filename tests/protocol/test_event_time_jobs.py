@@ -45,7 +45,7 @@ class CountWindows(tg.KeyedProcessFunction):
 
     def process_element(self, event: tuple[str, int], ctx: tg.Context) -> None:
         end = end_of(event[1])
-        assert ctx.timestamp == event[1]
+        assert ctx.timestamp() == event[1]
         assert ctx.current_watermark < event[1], "late, though nothing comes later than the bound"
         self.counts[end] = self.counts.get(end, 0) + 1
         timers = ctx.timer_service()
@@ -462,7 +462,7 @@ class _InTurn(tg.SourceReader):
 
 class Late(tg.KeyedProcessFunction):
     def process_element(self, event: Any, ctx: Any) -> Any:
-        if ctx.timestamp <= ctx.current_watermark:
+        if ctx.timestamp() <= ctx.current_watermark:
             yield event
 
 

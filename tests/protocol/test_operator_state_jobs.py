@@ -162,10 +162,11 @@ def test_a_key_group_is_only_asked_for_where_there_are_keys() -> None:
         context.key_group_of("a")
 
 
-def test_a_checkpointed_function_needs_a_uid() -> None:
-    env = tg.StreamEnvironment("hoard")
-    with pytest.raises(TidegateError, match="needs a uid"):
-        env.from_collection(NUMBERS, uid="numbers").process(Hoard())
+def test_a_checkpointed_function_needs_a_uid_where_checkpoints_are_stored() -> None:
+    env = tg.StreamEnvironment("hoard").checkpointing(storage=fresh_storage())
+    env.from_collection(NUMBERS, uid="numbers").process(Hoard()).print()
+    with pytest.raises(TidegateError, match=r"Hoard at .* needs a uid"):
+        run_in_process(env)
 
 
 # -- not only process functions ----------------------------------------------------------------------------------------

@@ -272,8 +272,8 @@ class Late(tg.KeyedProcessFunction):
 
     def process_element(self, value: Any, ctx: tg.Context) -> Any:
         self.seen.set(self.seen.get() + 1)
-        assert ctx.timestamp is not None
-        yield (ctx.key, *value, self.seen.get(), ctx.timestamp <= ctx.current_watermark)
+        assert ctx.timestamp() is not None
+        yield (ctx.key, *value, self.seen.get(), ctx.timestamp() <= ctx.current_watermark)
 
 
 def job(storage: str, parallelism: int, function: tg.KeyedProcessFunction, resume: str | None) -> tg.StreamEnvironment:

@@ -29,3 +29,17 @@ def test_edit_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     lines = run("edit_state.py", tmp_path, monkeypatch, capsys)
 
     assert lines[-10:] == [f"customer-{n} {1_002_000 if n == 3 else 2_000}" for n in range(10)]
+
+
+def test_programs_for_pyflink(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = run("pyflink_word_count.py", tmp_path, monkeypatch, capsys)
+    sums = run("pyflink_timers.py", tmp_path, monkeypatch, capsys)
+    judged = run("pyflink_broadcast.py", tmp_path, monkeypatch, capsys)
+
+    assert len(words) == 13
+    assert words[-1] == "('shut', 1)"
+    assert "('the', 3)" in words
+    assert sorted(sums) == ["('north', 5500, 141.0)", "('south', -1.0)", "('south', 6000, 43.0)"]
+    assert judged == ["ann 12 fine", "ann 40 large", "bob 7 fine", "bob 90 large+largest", "cid 3 fine"]

@@ -41,15 +41,21 @@ def test_a_uid_given_twice_is_refused_with_both_lines() -> None:
         stream.filter(lambda n: True, uid="mine")
 
 
-def test_whoever_keeps_state_needs_a_uid() -> None:
+def test_whoever_keeps_state_needs_a_uid_where_checkpoints_are_stored(storage: str) -> None:
     class Sides(tg.KeyedCoProcessFunction):
         seen = tg.ValueState(int)
 
     stream = numbers()
-    with pytest.raises(GraphError, match=rf"Sides at {HERE}:\d+ keeps something in checkpoints and needs a uid"):
-        stream.key_by(lambda n: n).connect(stream.map(int).key_by(lambda n: n)).process(Sides())
-    with pytest.raises(GraphError, match=r"sequence at .* needs a uid.* write uid="):
-        stream._env.from_sequence(1, 5, uid=None)
+    both = stream.key_by(lambda n: n).connect(stream.map(int).key_by(lambda n: n)).process(Sides())
+    both.print()
+    env = stream._env.checkpointing(storage=storage)
+    with pytest.raises(
+        GraphError, match=rf"^Sides at {HERE}:\d+ keeps something in checkpoints and needs a uid.* write uid="
+    ):
+        env.execute_async()
+    env.from_sequence(1, 5).print()
+    with pytest.raises(GraphError, match=rf"^Sides at {HERE}:\d+, sequence at {HERE}:\d+ keep .* and need a uid each"):
+        env.execute_async()
 
 
 @pytest.mark.parametrize(

@@ -242,10 +242,11 @@ def test_graphs_that_cannot_be_are_refused_in_words() -> None:
         a.key_by(0).connect(b.broadcast()).process(Plain(), uid="x")
     with pytest.raises(GraphError, match="connect the other way"):
         a.connect(b.key_by(0))  # type: ignore[arg-type]
-    with pytest.raises(GraphError, match="needs a uid"):
-        a.connect(b.broadcast()).process(Plain())
     with pytest.raises(GraphError, match="write Plain"):
         a.connect(b.broadcast()).process(Plain, uid="x")  # type: ignore[arg-type]
+    a.connect(b.broadcast()).process(Plain())
+    with pytest.raises(GraphError, match="needs a uid"):
+        a._env._graph.check_uids()
 
 
 def test_map_keys_that_can_change_are_refused_at_the_declaration() -> None:

@@ -136,6 +136,24 @@ def test_a_stream_may_be_both_inputs_of_one_operator() -> None:
     assert [(edge.edge.upstream, edge.edge.input_index) for edge in network(plan)] == [("source", 0), ("source", 1)]
 
 
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("disable_chaining", [[("source", "a")], [("b",)], [("c", "out")]]),
+        ("start_new_chain", [[("source", "a")], [("b", "c", "out")]]),
+    ],
+)
+def test_a_chain_is_cut_where_the_program_says_so(option: str, expected: list[Any]) -> None:
+    env = job()
+    before = source(env).map(lambda v: v, uid="a", returns=int)
+    cut = getattr(before.map(lambda v: v, uid="b", returns=int), option)()
+    sink(cut.map(lambda v: v, uid="c", returns=int))
+    plan = planned(env)
+
+    assert chains(plan) == expected
+    assert {edge.partitioning for edge in network(plan)} == {Partitioning.FORWARD}, "records stay in their subtask"
+
+
 # -- layers and relays ------------------------------------------------------------------------------------------------
 
 
@@ -303,15 +321,20 @@ def test_a_stream_that_is_connected_twice_to_one_input_is_refused() -> None:
         numbers.union(numbers).map(lambda v: v, uid="a", returns=int)
 
 
-def test_state_without_a_uid_is_refused() -> None:
+def test_state_that_is_stored_without_a_uid_is_refused() -> None:
     class Counts(tg.KeyedProcessFunction):
         count = tg.ValueState(int, default=0)
 
         def process_element(self, value: int, ctx: tg.Context) -> None: ...
 
     env = job()
-    with pytest.raises(TypeError):
-        source(env).key_by(lambda v: v, key_type=int).process(Counts())  # type: ignore[call-arg]
+    counts = source(env).key_by(lambda v: v, key_type=int).process(Counts())
+    with pytest.raises(
+        GraphError, match=r'^Counts at .* needs a uid.* write uid="a-name-of-yours" in the call, or \.uid\("a-'
+    ):
+        env._graph.check_uids()
+    counts.uid("counts")
+    env._graph.check_uids()
 
 
 @pytest.mark.parametrize("parallelism", [0, -1, 1.5, "2"])

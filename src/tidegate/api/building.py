@@ -9,6 +9,7 @@ from tidegate.api.user_line import calling_line
 from tidegate.errors import ConfigurationError, GraphError
 from tidegate.graph import specs
 from tidegate.graph.logical import MAIN_OUTPUT, Edge, Operator, Partitioning
+from tidegate.graph.partitioner import Partitioner
 from tidegate.ids import OperatorUid
 from tidegate.state.key_selector import KeySelector
 from tidegate.types import RecordType
@@ -16,7 +17,18 @@ from tidegate.types import RecordType
 if TYPE_CHECKING:
     from tidegate.api.environment import StreamEnvironment
 
-EdgePlan = tuple[OperatorUid, str, int, Partitioning, KeySelector | None]
+
+@dataclass(frozen=True, slots=True)
+class EdgePlan:
+    """An edge to an operator that is not there yet."""
+
+    upstream: OperatorUid
+    tag: str
+    input_index: int
+    partitioning: Partitioning
+    key: KeySelector | None = None
+    partitioner: Partitioner | None = None
+    is_forced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +38,21 @@ class StreamInput:
     operator: OperatorUid
     tag: str = MAIN_OUTPUT
     partitioning: Partitioning = Partitioning.FORWARD
+    partitioner: Partitioner | None = None  #: of CUSTOM
+    is_forced: bool = False  #: FORWARD because the user said so
 
     def edge(self, input_index: int = 0) -> EdgePlan:
-        return self.operator, self.tag, input_index, self.partitioning, None
+        return EdgePlan(
+            self.operator,
+            self.tag,
+            input_index,
+            self.partitioning,
+            partitioner=self.partitioner,
+            is_forced=self.is_forced,
+        )
 
     def keyed_edge(self, key: KeySelector, input_index: int = 0) -> EdgePlan:
-        return self.operator, self.tag, input_index, Partitioning.HASH, key
+        return EdgePlan(self.operator, self.tag, input_index, Partitioning.HASH, key)
 
 
 def add_operator(
@@ -46,9 +67,10 @@ def add_operator(
 ) -> OperatorUid:
     """Put an operator and its input edges into the graph."""
     graph = env._graph
-    if parallelism is not None and (not isinstance(parallelism, int) or parallelism < 1):
-        raise ConfigurationError(f"parallelism of {name} must be a positive integer, not {parallelism!r}")
-    own = OperatorUid(uid) if uid is not None else graph.derive_uid([edge[0] for edge in edges], name)
+    if parallelism is not None:
+        check_positive(parallelism, "parallelism", name)
+    upstream = [graph.current(edge.upstream) for edge in edges]
+    own = OperatorUid(uid) if uid is not None else graph.derive_uid(upstream, name)
     operator = Operator(
         uid=own,
         name=name,
@@ -60,9 +82,39 @@ def add_operator(
         max_parallelism=max_parallelism,
     )
     graph.add(operator)
-    for upstream, tag, input_index, partitioning, key in edges:
-        graph.connect(Edge(upstream, tag, own, input_index, partitioning, key))
+    for before, edge in zip(upstream, edges, strict=True):
+        graph.connect(
+            Edge(
+                before,
+                edge.tag,
+                own,
+                edge.input_index,
+                edge.partitioning,
+                edge.key,
+                edge.partitioner,
+                edge.is_forced,
+            )
+        )
     return own
+
+
+def check_positive(number: Any, what: str, name: str) -> None:
+    """:raises ConfigurationError: naming what the number is of."""
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise ConfigurationError(f"{what} of {name} must be a positive integer, not {number!r}")
+
+
+def declared_type(ours: Any, pyflinks: Any, words: str = "returns= and output_type=") -> Any:
+    """What the user says the records are, by our word for it or by PyFlink's."""
+    if ours is not None and pyflinks is not None:
+        raise ConfigurationError(f"{words} say the same: give one of them")
+    return pyflinks if ours is None else ours
+
+
+def named(operation: str, function: Any) -> str:
+    """The name of an operator that was given none."""
+    name = getattr(function, "__name__", type(function).__name__)
+    return operation if name == "<lambda>" else f"{operation} {name}"
 
 
 def need_instance(function: Any, kind: type, what: str) -> None:

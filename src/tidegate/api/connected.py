@@ -4,13 +4,18 @@ a.connect(b)                              CoProcessFunction
 a.key_by(...).connect(b.key_by(...))      KeyedCoProcessFunction: the inputs share the state of their common key
 a.connect(b.broadcast())                  BroadcastProcessFunction: every subtask gets every element of b
 a.key_by(...).connect(b.broadcast())      KeyedBroadcastProcessFunction
+
+CoMapFunction and CoFlatMapFunction work on the first two.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
-from tidegate.api.building import EdgePlan, add_operator, need_instance
+from typing_extensions import TypeVar
+
+from tidegate.api.building import EdgePlan, add_operator, declared_type, need_instance
+from tidegate.api.class_form import CoFlatMapFunction, CoMapFunction
 from tidegate.api.functions import (
     BroadcastProcessFunction,
     CoProcessFunction,
@@ -20,19 +25,24 @@ from tidegate.api.functions import (
 from tidegate.errors import GraphError
 from tidegate.graph import specs
 from tidegate.graph.logical import MAIN_OUTPUT
+from tidegate.types import RecordType
 
 if TYPE_CHECKING:
     from tidegate.api.streams import DataStream
     from tidegate.state.key_selector import KeySelector
 
+A = TypeVar("A", default=Any)  #: of the first stream's records
+B = TypeVar("B", default=Any)
+U = TypeVar("U")
 
-class ConnectedStreams:
+
+class ConnectedStreams(Generic[A, B]):
     """Two inputs for one function. Each has a key, or none."""
 
     def __init__(
         self,
-        first: DataStream,
-        second: DataStream,
+        first: DataStream[A],
+        second: DataStream[B],
         keys: tuple[KeySelector | None, KeySelector | None] = (None, None),
     ) -> None:
         self._first = first
@@ -40,22 +50,63 @@ class ConnectedStreams:
         self._keys = keys
 
     def process(
-        self, function: CoProcessFunction | BroadcastProcessFunction, *, uid: str | None = None, returns: Any = None,
-        name: str | None = None, parallelism: int | None = None, max_parallelism: int | None = None,
-    ) -> DataStream:  # fmt: skip
+        self, function: CoProcessFunction[A, B, U] | BroadcastProcessFunction[A, B, U], output_type: Any = None, *,
+        uid: str | None = None, returns: Any = None, name: str | None = None, parallelism: int | None = None,
+        max_parallelism: int | None = None,
+    ) -> DataStream[U]:  # fmt: skip
         """A CoProcessFunction, keyed when both streams are; a BroadcastProcessFunction when the second is broadcast,
         keyed when the first is."""
         spec = self._broadcast_spec(function) if self._is_broadcast(function) else self._co_spec(function)
         main = function.process_element if isinstance(function, BroadcastProcessFunction) else function.process_element1
-        out = self._first._returned(returns, main, True)
+        out = self._first._returned(declared_type(returns, output_type), main, True)
+        return self._apply(spec, name or type(function).__name__, out, uid, parallelism, max_parallelism)
+
+    def map(
+        self, function: CoMapFunction[A, B, U], output_type: Any = None, *, uid: str | None = None, returns: Any = None,
+        name: str | None = None, parallelism: int | None = None, max_parallelism: int | None = None,
+    ) -> DataStream[U]:  # fmt: skip
+        """One record out for each record in, of either stream."""
+        spec = self._in_class_form(function, CoMapFunction, "map")
+        out = self._first._returned(declared_type(returns, output_type), function.map1, False)
+        return self._apply(spec, name or type(function).__name__, out, uid, parallelism, max_parallelism)
+
+    def flat_map(
+        self, function: CoFlatMapFunction[A, B, U], output_type: Any = None, *, uid: str | None = None,
+        returns: Any = None, name: str | None = None, parallelism: int | None = None,
+        max_parallelism: int | None = None,
+    ) -> DataStream[U]:  # fmt: skip
+        """Any number of records out for each record in, of either stream."""
+        spec = self._in_class_form(function, CoFlatMapFunction, "flat_map")
+        out = self._first._returned(declared_type(returns, output_type), function.flat_map1, True)
+        return self._apply(spec, name or type(function).__name__, out, uid, parallelism, max_parallelism)
+
+    def _apply(
+        self,
+        spec: specs.Spec,
+        name: str,
+        out: RecordType,
+        uid: str | None,
+        parallelism: int | None,
+        max_parallelism: int | None,
+    ) -> DataStream[Any]:
         edges: list[EdgePlan] = []
-        for index, (stream, key) in enumerate(zip((self._first, self._second), self._keys, strict=True)):
+        streams: tuple[DataStream[Any], DataStream[Any]] = (self._first, self._second)
+        for index, (stream, key) in enumerate(zip(streams, self._keys, strict=True)):
             edges += [each.edge(index) if key is None else each.keyed_edge(key, index) for each in stream._inputs]
-        env = self._first._env
-        new = add_operator(
-            env, spec, name or type(function).__name__, {MAIN_OUTPUT: out}, uid, parallelism, max_parallelism, edges
-        )
+        new = add_operator(self._first._env, spec, name, {MAIN_OUTPUT: out}, uid, parallelism, max_parallelism, edges)
         return self._first._output_of(new, out)
+
+    def _in_class_form(self, function: Any, kind: type, what: str) -> specs.CoProcessSpec:
+        need_instance(function, kind, f"{what} on connected streams")
+        first, second = self._keys
+        if first is None and second is None:
+            return specs.CoProcessSpec(function, None)
+        if first is None or second is None:
+            raise GraphError(
+                f"{type(function).__name__} takes two inputs alike; this is a keyed stream connected to a broadcast one: use a "
+                "KeyedBroadcastProcessFunction"
+            )
+        return specs.CoProcessSpec(function, (first, second))
 
     def _is_broadcast(self, function: Any) -> bool:
         """By the function; a keyed stream beside one without keys can only be that."""

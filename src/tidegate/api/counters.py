@@ -53,6 +53,9 @@ class Counters:
         counter = self._by_name[name] = Counter()
         return counter
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
     def values(self) -> dict[str, int]:
         """From any thread: counters are only ever added. One that was given what is not a number is left out."""
         shown = {name: shown_count(counter.value) for name, counter in self._by_name.copy().items()}

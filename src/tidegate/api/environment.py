@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidegate.api.building import StreamInput, add_operator
+from tidegate.api.building import StreamInput, add_operator, declared_type
 from tidegate.api.overrides import current_overrides
 from tidegate.api.streams import DataStream
 from tidegate.config import JobConfig, RestartSettings
@@ -19,12 +22,15 @@ from tidegate.graph.logical import MAIN_OUTPUT, LogicalGraph
 from tidegate.graph.specs import SourceSpec
 from tidegate.sizes import Size, size_bytes
 from tidegate.storage.paths import JobPaths
+from tidegate.storage.store import DRIVER_MEMORY
 from tidegate.types import record_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tidegate.client import JobClient
+
+T = TypeVar("T")
 
 
 class StreamEnvironment:
@@ -58,6 +64,19 @@ class StreamEnvironment:
         self._graph = LogicalGraph()
         self._config = JobConfig(master=master)
         self._crash_points: Any = None  #: set by tidegate.testing
+
+    @classmethod
+    def get_execution_environment(cls) -> StreamEnvironment:
+        """As PyFlink begins. The job is called like the program's file, until `execute("a-name")` says otherwise."""
+        name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(sys.argv[0]).stem).strip("-")
+        return cls(name[:100] or "job")
+
+    def set_parallelism(self, parallelism: int) -> StreamEnvironment:
+        """Of every operator that has none of its own."""
+        if not isinstance(parallelism, int) or parallelism < 1:
+            raise ConfigurationError(f"parallelism must be a positive integer, not {parallelism!r}")
+        self._parallelism = parallelism
+        return self
 
     # -- settings -----------------------------------------------------------------------------------------------------
 
@@ -109,6 +128,15 @@ class StreamEnvironment:
             claim_mode="claim" if claim else "no-claim",
             savepoint_dir=savepoints,
             retention="delete" if delete_on_cancel else "retain",
+        )
+        self._config.validate()
+        return self
+
+    def enable_checkpointing(self, interval: int, mode: str = "exactly-once") -> StreamEnvironment:
+        """As PyFlink says it: every so many milliseconds. Where `checkpointing(storage=...)` has named no storage they are kept
+        in the driver's memory, as Flink does: enough for restarts, gone with the driver."""
+        self._config = replace(
+            self._config, interval_s=interval / 1000, mode=mode, storage=self._config.storage or DRIVER_MEMORY
         )
         self._config.validate()
         return self
@@ -216,10 +244,11 @@ class StreamEnvironment:
     # -- sources ------------------------------------------------------------------------------------------------------
 
     def from_source(
-        self, source: Source, *, uid: str, name: str | None = None, parallelism: int | None = None,
+        self, source: Source, *, uid: str | None = None, name: str | None = None, parallelism: int | None = None,
         returns: Any = None,
-    ) -> DataStream:  # fmt: skip
-        """Any source: one of tidegate's, or your own. `uid` is needed: its position is found again by it."""
+    ) -> DataStream[Any]:  # fmt: skip
+        """Any source: one of tidegate's, or your own. Where checkpoints are stored it needs a `uid`: its position is found
+        again by it."""
         if not isinstance(source, Source):
             raise ConfigurationError(f"from_source needs a tidegate.Source, not {type(source).__name__}")
         out = record_type(source.record_type if returns is None else returns)
@@ -229,16 +258,20 @@ class StreamEnvironment:
         return DataStream(self, [StreamInput(new)], out)
 
     def from_collection(
-        self, items: Iterable[Any], *, uid: str, type: Any = None, parallelism: int | None = None
-    ) -> DataStream:
-        """The items of a list, in order for each of its parts. Bounded."""
-        return self.from_source(Collection(list(items), type), uid=uid, name="collection", parallelism=parallelism)
+        self, collection: Iterable[T], type_info: Any = None, *, uid: str | None = None, type: Any = None,
+        parallelism: int | None = None,
+    ) -> DataStream[T]:  # fmt: skip
+        """The items of a list, in order for each of its parts. Bounded. `type_info` is PyFlink's name of `type`."""
+        items = Collection(list(collection), declared_type(type, type_info, "type= and type_info="))
+        return self.from_source(items, uid=uid, name="collection", parallelism=parallelism)
 
-    def from_sequence(self, start: int, end: int, *, uid: str, parallelism: int | None = None) -> DataStream:
+    def from_sequence(
+        self, start: int, end: int, *, uid: str | None = None, parallelism: int | None = None
+    ) -> DataStream[int]:
         """The integers from start to end, both included. Bounded."""
         return self.from_source(NumberSequence(start, end), uid=uid, name="sequence", parallelism=parallelism)
 
-    def from_dataframe(self, frame: DataFrame, *, uid: str, parallelism: int | None = None) -> DataStream:
+    def from_dataframe(self, frame: DataFrame, *, uid: str, parallelism: int | None = None) -> DataStream[Any]:
         """The rows of a Spark DataFrame. It is written as Parquet into the job's folder first (a Spark job before the
         stream), because a row number of a partition that Spark recomputes is no position to come back to. Bounded."""
         from tidegate.spark.dataframes import DataFrameSource
@@ -247,21 +280,26 @@ class StreamEnvironment:
 
     # -- running ------------------------------------------------------------------------------------------------------
 
-    def execute(self, *, resume: str | None = None, quiet: bool = False) -> JobClient:
-        """Run the job and wait for its end. :raises JobFailed: when it fails for good.
+    def execute(self, job_name: str | None = None, *, resume: str | None = None, quiet: bool = False) -> JobClient:
+        """Run the job, as `job_name` where that is given, and wait for its end. :raises JobFailed: when it fails for good.
 
         What happens to it is said on standard error, or by `logging` where that is set up; `quiet` switches it off.
         """
-        client = self.execute_async(resume=resume, quiet=quiet)
+        client = self.execute_async(job_name, resume=resume, quiet=quiet)
         client.wait(cancel_on_interrupt=True)
         return client
 
-    def execute_async(self, *, resume: str | None = None, quiet: bool = False) -> JobClient:
+    def execute_async(
+        self, job_name: str | None = None, *, resume: str | None = None, quiet: bool = False
+    ) -> JobClient:
         """Start the job; the client knows its status, waits, cancels, lists checkpoints. `quiet` as with `execute`."""
         from tidegate.launch import launch
         from tidegate.telling import say_errors_in_words
 
         say_errors_in_words()
+        if job_name is not None:
+            JobPaths(job_name)  # refuses a name that cannot be a folder
+            self.name = job_name
         return launch(self, self.config(resume), quiet)
 
     def config(self, resume: str | None = None) -> JobConfig:
@@ -279,3 +317,6 @@ class StreamEnvironment:
         from tidegate.graph.plan import plan_job
 
         return explain_plan(plan_job(self.name, self._graph, self.parallelism))
+
+
+StreamExecutionEnvironment = StreamEnvironment  #: as PyFlink calls it

@@ -7,22 +7,30 @@ restart, and results that lean on it are wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
-from tidegate.api.counters import Counter, Counters
+from typing_extensions import TypeVar
+
+from tidegate.api.counters import Counter
+from tidegate.api.user_metrics import Histogram, UserMetrics
 from tidegate.protocol.watermarks import MIN_WATERMARK
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+In = TypeVar("In", default=Any)  #: what comes in; of a function that does not say it, anything
+In2 = TypeVar("In2", default=Any)  #: and by the second input
+Out = TypeVar("Out", default=Any)  #: what goes out
 
 
 class Context:
     """What a function may ask while it works on a record."""
 
     __slots__ = (
-        "_counters",
         "_emit_side",
+        "_metrics",
         "_timers",
+        "_timestamp",
         "current_watermark",
         "job",
         "key",
@@ -31,7 +39,6 @@ class Context:
         "restored",
         "subtask",
         "time_domain",
-        "timestamp",
         "uid",
     )
 
@@ -43,12 +50,20 @@ class Context:
         self.parallelism = parallelism
         self.restored = restored  #: True when this attempt continues from a checkpoint
         self.key: Any = None  #: the current key, on keyed streams
-        self.timestamp: int | None = None  #: event time in ms, where the stream has it
         self.current_watermark = MIN_WATERMARK  #: no record up to this event time (ms) will come any more
         self.time_domain: str | None = None  #: in on_timer: "event" or "processing"
+        self._timestamp: int | None = None
         self._emit_side: Any = None
         self._timers: TimerService | None = None
-        self._counters = Counters()
+        self._metrics = UserMetrics()
+
+    def timestamp(self) -> int | None:
+        """The record's event time in ms, or the timer's; None where the stream has no event time."""
+        return self._timestamp
+
+    def get_current_key(self) -> Any:
+        """`ctx.key`, as PyFlink calls it."""
+        return self.key
 
     def timer_service(self) -> TimerService:
         """Timers of the current key; only where the function defines on_timer."""
@@ -61,11 +76,34 @@ class Context:
 
         It counts from zero in each attempt and is no part of checkpoints: for watching, not for results.
         """
-        return self._counters.get(name)
+        return self._metrics.counter(name)
+
+    def gauge(self, name: str, value: Callable[[], float]) -> None:
+        """A number of yours to be looked at, about once a second: `ctx.gauge("cached", lambda: len(self.cache))`, in open().
+
+        Classic mistake: to change something in it, or to wait. It is called in another thread while records are processed.
+        """
+        self._metrics.gauge(name, value)
+
+    def histogram(self, name: str) -> Histogram:
+        """How a number of yours is spread: get it once, in open(), and `update(value)` it. Shown with its quantiles."""
+        return self._metrics.histogram(name)
+
+    def get_metrics_group(self) -> Context:
+        """Counters, gauges and histograms are the context's own; PyFlink has them one call further away."""
+        return self
+
+    def get_index_of_this_subtask(self) -> int:
+        """`ctx.subtask`, as PyFlink calls it."""
+        return self.subtask
+
+    def get_number_of_parallel_subtasks(self) -> int:
+        """`ctx.parallelism`, as PyFlink calls it."""
+        return self.parallelism
 
     def output(self, tag: OutputTag, value: Any) -> None:
         """Emit to a side output. The record inherits the timestamp, as what is returned does."""
-        self._emit_side(tag.name, value, None if self.time_domain == "processing" else self.timestamp)
+        self._emit_side(tag.name, value, None if self.time_domain == "processing" else self._timestamp)
 
 
 class BroadcastContext(Context):
@@ -127,13 +165,24 @@ class OutputTag:
         return f"OutputTag({self.name!r})"
 
 
-class _Function:
+_Context = Context
+
+
+class _PyFlinkNames:
+    """Of the context, as programs for PyFlink write them in annotations: `ctx: KeyedProcessFunction.OnTimerContext`."""
+
+    Context = _Context
+    OnTimerContext = _Context
+    ReadOnlyContext = _Context
+
+
+class _Function(_PyFlinkNames, Generic[Out]):
     """The life of a function: open, records, end_input (bounded input only), close."""
 
-    def open(self, ctx: Context) -> None:
+    def open(self, ctx: Context, /) -> None:
         """Before the first record of each attempt. State that was declared is already restored."""
 
-    def end_input(self, ctx: Context) -> Iterable[Any] | None:
+    def end_input(self, ctx: Context, /) -> Iterable[Out] | None:
         """All input has ended; may emit. Runs once over all restores."""
         return None
 
@@ -141,14 +190,28 @@ class _Function:
         """At the end of the job. Must not emit. A worker that fails or is cancelled is gone without it."""
 
 
-class ProcessFunction(_Function):
+class _TimedFunction(_Function[Out]):
+    """A function of keyed records, whose keys have timers."""
+
+    def on_timer(self, timestamp: int, ctx: Context, /) -> Iterable[Out] | None:
+        """A timer of `ctx.key` is due; `ctx.time_domain` says by which clock. May emit and register more."""
+        return None
+
+
+def has_timers(function: Any) -> bool:
+    """Whether a function defines on_timer: only then timers are kept for it."""
+    nothing = _TimedFunction.on_timer
+    return getattr(type(function), "on_timer", nothing) is not nothing
+
+
+class ProcessFunction(_Function[Out], Generic[In, Out]):
     """One record in, any number out; no keyed state."""
 
-    def process_element(self, value: Any, ctx: Context) -> Iterable[Any] | None:
+    def process_element(self, value: In, ctx: Context, /) -> Iterable[Out] | None:
         raise NotImplementedError(f"{type(self).__name__} must define process_element(self, value, ctx)")
 
 
-class KeyedProcessFunction(_Function):
+class KeyedProcessFunction(_TimedFunction[Out], Generic[In, Out]):
     """One record in, any number out, with state for each key.
 
     class CountWords(tg.KeyedProcessFunction):
@@ -158,17 +221,15 @@ class KeyedProcessFunction(_Function):
             n = self.count.get() + 1
             self.count.set(n)
             yield (word, n)
+
+    For whoever wants its types checked: `tg.KeyedProcessFunction[str, tuple[str, int]]` says what comes in and what goes out.
     """
 
-    def process_element(self, value: Any, ctx: Context) -> Iterable[Any] | None:
+    def process_element(self, value: In, ctx: Context, /) -> Iterable[Out] | None:
         raise NotImplementedError(f"{type(self).__name__} must define process_element(self, value, ctx)")
 
-    def on_timer(self, timestamp: int, ctx: Context) -> Iterable[Any] | None:
-        """A timer of `ctx.key` is due; `ctx.time_domain` says by which clock. May emit and register more."""
-        return None
 
-
-class KeyedBatchFunction(_Function):
+class KeyedBatchFunction(_Function[Out]):
     """Whole Arrow batches, with vectorised access to the state of all their keys.
 
     class Total(tg.KeyedBatchFunction):
@@ -178,27 +239,25 @@ class KeyedBatchFunction(_Function):
             self.total.add_many(keys, batch.column("amount"))
     """
 
-    def process_batch(self, keys: pa.Array, batch: pa.RecordBatch, ctx: Context) -> pa.RecordBatch | None:
+    def process_batch(self, keys: pa.Array, batch: pa.RecordBatch, ctx: Context, /) -> pa.RecordBatch | None:
         raise NotImplementedError(f"{type(self).__name__} must define process_batch(self, keys, batch, ctx)")
 
 
-class CoProcessFunction(_Function):
+class CoProcessFunction(_Function[Out], Generic[In, In2, Out]):
     """Two inputs of different types, without keyed state."""
 
-    def process_element1(self, value: Any, ctx: Context) -> Iterable[Any] | None:
+    def process_element1(self, value: In, ctx: Context, /) -> Iterable[Out] | None:
         raise NotImplementedError(f"{type(self).__name__} must define process_element1(self, value, ctx)")
 
-    def process_element2(self, value: Any, ctx: Context) -> Iterable[Any] | None:
+    def process_element2(self, value: In2, ctx: Context, /) -> Iterable[Out] | None:
         raise NotImplementedError(f"{type(self).__name__} must define process_element2(self, value, ctx)")
 
 
-class KeyedCoProcessFunction(CoProcessFunction):
+class KeyedCoProcessFunction(CoProcessFunction[In, In2, Out], _TimedFunction[Out]):
     """Two keyed inputs that share the state of their common key."""
 
-    on_timer = KeyedProcessFunction.on_timer
 
-
-class BroadcastProcessFunction(_Function):
+class BroadcastProcessFunction(_Function[Out], Generic[In, In2, Out]):
     """Two inputs: records, and elements that every subtask gets, like rules; without keyed state.
 
     class Filter(tg.BroadcastProcessFunction):
@@ -212,11 +271,11 @@ class BroadcastProcessFunction(_Function):
             self.blocked[user] = True
     """
 
-    def process_element(self, value: Any, ctx: Context) -> Iterable[Any] | None:
+    def process_element(self, value: In, ctx: Context, /) -> Iterable[Out] | None:
         """A record. Broadcast state can be read."""
         raise NotImplementedError(f"{type(self).__name__} must define process_element(self, value, ctx)")
 
-    def process_broadcast_element(self, value: Any, ctx: BroadcastContext) -> Iterable[Any] | None:
+    def process_broadcast_element(self, value: In2, ctx: BroadcastContext, /) -> Iterable[Out] | None:
         """An element that every subtask gets. Broadcast state can be written.
 
         Classic mistake: to write what depends on the subtask, on time or on chance. Every subtask must do the same.
@@ -224,7 +283,5 @@ class BroadcastProcessFunction(_Function):
         raise NotImplementedError(f"{type(self).__name__} must define process_broadcast_element(self, value, ctx)")
 
 
-class KeyedBroadcastProcessFunction(BroadcastProcessFunction):
+class KeyedBroadcastProcessFunction(BroadcastProcessFunction[In, In2, Out], _TimedFunction[Out]):
     """The same on a keyed stream: `process_element` has the state of its key, and timers."""
-
-    on_timer = KeyedProcessFunction.on_timer

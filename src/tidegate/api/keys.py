@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_origin
 
 from tidegate.errors import ConfigurationError, GraphError
 from tidegate.state.key_selector import KeySelector
 from tidegate.state.keys import common_key_type, key_type
 from tidegate.types import RecordType, field_type, return_annotation_of
 from tidegate.types.records import DataclassRecords, SchemaRecords, TupleRecords
+
+
+def with_type_after_it(key: tuple[Any, ...], declared: Any) -> tuple[tuple[Any, ...], Any]:
+    """What key_by was given, also in PyFlink's way: an object with `get_key`, and the key's type as a second argument."""
+    if not key or not (callable(key[0]) or hasattr(key[0], "get_key")):
+        return key, declared
+    first, *rest = key
+    if len(rest) == 1 and declared is None and (isinstance(rest[0], type) or get_origin(rest[0]) is not None):
+        rest, declared = [], rest[0]
+    return (getattr(first, "get_key", first), *rest), declared
 
 
 def make_key_selector(
@@ -22,7 +32,7 @@ def make_key_selector(
             "stream.global_()"
         )
     if isinstance(declared, tuple):
-        declared = _tuple_of(list(declared))
+        declared = tuple_of(list(declared))
     if len(key) == 1 and callable(key[0]):
         annotation = declared if declared is not None else return_annotation_of(key[0], False)
         if annotation is None and _is_identity(key[0]) and records.typed:
@@ -36,7 +46,7 @@ def make_key_selector(
     annotation = declared
     if annotation is None:
         types = [field.annotation for field in (field_type(records, name) for name in fields) if field is not None]
-        annotation = types[0] if len(types) == 1 else _tuple_of(types)
+        annotation = types[0] if len(types) == 1 else tuple_of(types)
     return _checked(KeySelector(key_annotation=annotation, fields=fields, rows_are=_rows_are(records)))
 
 
@@ -88,7 +98,7 @@ def _field_name(records: RecordType, part: Any, operation: str) -> str:
     )
 
 
-def _tuple_of(types: list[Any]) -> Any:
+def tuple_of(types: list[Any]) -> Any:
     return tuple.__class_getitem__(tuple(types))
 
 

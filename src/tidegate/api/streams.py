@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import operator as op
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, Generic, Union, overload
 
 import pyarrow as pa
+from typing_extensions import TypeVar
 
-from tidegate.api import aggregates, vectorised
-from tidegate.api.building import StreamInput, add_operator, need_instance
+from tidegate.api.building import StreamInput, add_operator, declared_type, named, need_instance
+from tidegate.api.class_form import FilterFunction, FlatMapFunction, MapFunction
+from tidegate.api.collected import CollectedRows
 from tidegate.api.connected import ConnectedStreams
-from tidegate.api.functions import (
-    KeyedBatchFunction,
-    KeyedProcessFunction,
-    OutputTag,
-    ProcessFunction,
-)
-from tidegate.api.keys import joined_selectors, make_key_selector
+from tidegate.api.functions import KeyedBatchFunction, KeyedProcessFunction, OutputTag, ProcessFunction
+from tidegate.api.keyed import KeyedStream
+from tidegate.api.keys import make_key_selector, with_type_after_it
+from tidegate.api.operator_options import OperatorOptions
 from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.connectors.collect_sink import CollectSink
 from tidegate.connectors.contract import Sink
@@ -27,19 +25,25 @@ from tidegate.connectors.print_sink import PrintSink
 from tidegate.errors import ConfigurationError, GraphError, TypeDeclarationError
 from tidegate.graph import specs
 from tidegate.graph.logical import MAIN_OUTPUT, Partitioning
+from tidegate.graph.partitioner import Partitioner
 from tidegate.ids import OperatorUid
-from tidegate.state.canonical_rows import column_type
-from tidegate.state.key_selector import KeySelector
-from tidegate.types import Pickled, RecordType, record_type, return_annotation_of
+from tidegate.types import RecordType, record_type, return_annotation_of
 
 if TYPE_CHECKING:
     from tidegate.api.environment import StreamEnvironment
 
 FieldName = Union[str, int]
+T = TypeVar("T", default=Any)  #: of the stream's records
+K = TypeVar("K")
+U = TypeVar("U")
 
 
-class DataStream:
-    """Records of one output, or of several (union), each with the way its records reach the next operator."""
+class DataStream(OperatorOptions, Generic[T]):
+    """Records of one output, or of several (union), each with the way its records reach the next operator.
+
+    `uid`, `name` and `parallelism` of each method say of the new operator what `.uid()`, `.name()` and `.set_parallelism()`
+    say afterwards. `returns` is the type of its records; `output_type` is PyFlink's name for it.
+    """
 
     def __init__(self, env: StreamEnvironment, inputs: list[StreamInput], type: RecordType) -> None:
         self._env = env
@@ -54,48 +58,64 @@ class DataStream:
     # -- transformations --------------------------------------------------------------------------------------------
 
     def map(
-        self, function: Callable[[Any], Any], *, returns: Any = None, uid: str | None = None,
-        name: str | None = None, parallelism: int | None = None,
-    ) -> DataStream:  # fmt: skip
+        self, function: Callable[[T], U] | MapFunction[T, U], output_type: Any = None, *, returns: Any = None,
+        uid: str | None = None, name: str | None = None, parallelism: int | None = None,
+    ) -> DataStream[U]:  # fmt: skip
         """One record out for each record in."""
-        out = self._returned(returns, function, False)
-        return self._apply(specs.MapSpec(function), name or _named("map", function), out, uid, parallelism)
+        spec: specs.Spec
+        if isinstance(function, MapFunction):
+            spec, hook = specs.ProcessSpec(function), function.map
+        else:
+            spec, hook = specs.MapSpec(function), function
+        out = self._returned(declared_type(returns, output_type), hook, False)
+        return self._apply(spec, name or named("map", function), out, uid, parallelism)
 
     def flat_map(
-        self, function: Callable[[Any], Any], *, returns: Any = None, uid: str | None = None,
-        name: str | None = None, parallelism: int | None = None,
-    ) -> DataStream:  # fmt: skip
+        self, function: Callable[[T], Iterable[U] | None] | FlatMapFunction[T, U], output_type: Any = None, *,
+        returns: Any = None, uid: str | None = None, name: str | None = None, parallelism: int | None = None,
+    ) -> DataStream[U]:  # fmt: skip
         """Any number of records out: the function returns an iterable, or None."""
-        out = self._returned(returns, function, True)
-        return self._apply(specs.FlatMapSpec(function), name or _named("flat_map", function), out, uid, parallelism)
+        spec: specs.Spec
+        if isinstance(function, FlatMapFunction):
+            spec, hook = specs.ProcessSpec(function), function.flat_map
+        else:
+            spec, hook = specs.FlatMapSpec(function), function
+        out = self._returned(declared_type(returns, output_type), hook, True)
+        return self._apply(spec, name or named("flat_map", function), out, uid, parallelism)
 
     def filter(
-        self, function: Callable[[Any], Any], *, uid: str | None = None, name: str | None = None,
+        self, function: Callable[[T], Any] | FilterFunction[T], *, uid: str | None = None, name: str | None = None,
         parallelism: int | None = None,
-    ) -> DataStream:  # fmt: skip
+    ) -> DataStream[T]:  # fmt: skip
         """Keep the records for which the function is true."""
-        return self._apply(specs.FilterSpec(function), name or _named("filter", function), self._type, uid, parallelism)
+        spec: specs.Spec
+        if isinstance(function, FilterFunction):
+            spec = specs.ProcessSpec(function)
+        else:
+            spec = specs.FilterSpec(function)
+        return self._apply(spec, name or named("filter", function), self._type, uid, parallelism)
 
     def map_batches(
-        self, function: Callable[[pa.RecordBatch], pa.RecordBatch], *, returns: Any = None, uid: str | None = None,
-        name: str | None = None, parallelism: int | None = None,
-    ) -> DataStream:  # fmt: skip
+        self, function: Callable[[pa.RecordBatch], pa.RecordBatch], output_type: Any = None, *, returns: Any = None,
+        uid: str | None = None, name: str | None = None, parallelism: int | None = None,
+    ) -> DataStream[Any]:  # fmt: skip
         """A vectorised function over Arrow batches of the stream; `returns` defaults to the stream's own type."""
         self._need_typed("map_batches")
-        out = self._type if returns is None else record_type(returns)
+        declared = declared_type(returns, output_type)
+        out = self._type if declared is None else record_type(declared)
         return self._apply(
-            specs.MapBatchesSpec(function), name or _named("map_batches", function), out, uid, parallelism
+            specs.MapBatchesSpec(function), name or named("map_batches", function), out, uid, parallelism
         )
 
     def process(
-        self, function: ProcessFunction, *, returns: Any = None, uid: str | None = None, name: str | None = None,
-        parallelism: int | None = None,
-    ) -> DataStream:  # fmt: skip
+        self, function: ProcessFunction[T, U], output_type: Any = None, *, returns: Any = None, uid: str | None = None,
+        name: str | None = None, parallelism: int | None = None,
+    ) -> DataStream[U]:  # fmt: skip
         """A ProcessFunction: hooks and side outputs, no keyed state."""
         if isinstance(function, (KeyedProcessFunction, KeyedBatchFunction)):
             raise GraphError(f"{type(function).__name__} works on keyed streams: call key_by(...) before it")
         need_instance(function, ProcessFunction, "process")
-        out = self._returned(returns, function.process_element, True)
+        out = self._returned(declared_type(returns, output_type), function.process_element, True)
         return self._apply(specs.ProcessSpec(function), name or type(function).__name__, out, uid, parallelism)
 
     def assign_timestamps_and_watermarks(
@@ -105,18 +125,24 @@ class DataStream:
         uid: str | None = None,
         name: str | None = None,
         parallelism: int | None = None,
-    ) -> DataStream:
+    ) -> DataStream[T]:
         """Event time from here on: each record gets a timestamp, and watermarks follow. Best right behind the source."""
         need_instance(strategy, WatermarkStrategy, "assign_timestamps_and_watermarks")
+        strategy.check()
         spec = specs.AssignTimestampsSpec(strategy)
         return self._apply(spec, name or "timestamps", self._type, uid, parallelism)
 
-    def key_by(self, *key: FieldName | Callable[[Any], Any], key_type: Any = None) -> KeyedStream:
+    @overload
+    def key_by(self, key: Callable[[T], K], /, *, key_type: Any = None) -> KeyedStream[K, T]: ...
+    @overload
+    def key_by(self, *key: Any, key_type: Any = None) -> KeyedStream[Any, T]: ...
+    def key_by(self, *key: Any, key_type: Any = None) -> KeyedStream[Any, T]:
         """Partition by key: one or more column names, tuple positions, or one function. All records of a key meet in one
         subtask, in order for each sender, and share that key's state."""
-        return KeyedStream(self, make_key_selector(self._type, key, key_type))
+        parts, declared = with_type_after_it(key, key_type)
+        return KeyedStream(self, make_key_selector(self._type, parts, declared))
 
-    def union(self, *others: DataStream) -> DataStream:
+    def union(self, *others: DataStream[T]) -> DataStream[T]:
         """The records of all, in no order between them. Each stream keeps its partitioning: of
         `a.union(b.broadcast())`, every subtask gets every record of b, and its share of a."""
         for other in others:
@@ -128,7 +154,7 @@ class DataStream:
         inputs = [i for stream in (self, *others) for i in stream._inputs]
         return DataStream(self._env, inputs, self._type)
 
-    def connect(self, other: DataStream) -> ConnectedStreams:
+    def connect(self, other: DataStream[U]) -> ConnectedStreams[T, U]:
         """Two streams of any types, for a function with two inputs. For the broadcast pattern: `connect(rules.broadcast())`."""
         if not isinstance(other, DataStream):
             raise GraphError(
@@ -136,32 +162,61 @@ class DataStream:
             )
         return ConnectedStreams(self, other)
 
-    def rebalance(self) -> DataStream:
+    # -- partitioning -----------------------------------------------------------------------------------------------
+
+    def rebalance(self) -> DataStream[T]:
         """Spread evenly over the next operator's subtasks."""
         return self._partitioned(Partitioning.REBALANCE)
 
-    def broadcast(self) -> DataStream:
+    def shuffle(self) -> DataStream[T]:
+        """Each record to a subtask of the next operator that chance picks: even also where every nth record is a heavy one."""
+        return self._partitioned(Partitioning.SHUFFLE)
+
+    def rescale(self) -> DataStream[T]:
+        """Spread evenly over a few: from 2 subtasks to 4, each sends to two of its own; from 4 to 2, two share a receiver."""
+        return self._partitioned(Partitioning.RESCALE)
+
+    def forward(self) -> DataStream[T]:
+        """Each record to the subtask of the same number, as it is anyway where the next operator has the same parallelism.
+        Asked for like this, another parallelism is refused, when the job starts and when it is rescaled."""
+        return self._partitioned(Partitioning.FORWARD, is_forced=True)
+
+    def broadcast(self) -> DataStream[T]:
         """Every subtask of the next operator gets every record."""
         return self._partitioned(Partitioning.BROADCAST)
 
-    def global_(self) -> DataStream:
+    def global_(self) -> DataStream[T]:
         """All records to the first subtask of the next operator: for what needs to see all of them in one place, without
         keys. Its other subtasks get nothing, so give it `parallelism=1`."""
         return self._partitioned(Partitioning.GLOBAL)
 
-    def _partitioned(self, partitioning: Partitioning) -> DataStream:
-        inputs = [replace(each, partitioning=partitioning) for each in self._inputs]
+    def partition_custom(
+        self, partitioner: Callable[[Any, int], int], key: FieldName | Callable[[T], Any]
+    ) -> DataStream[T]:
+        """`partitioner(key, receivers)` gives the number of the subtask, 0 to receivers-1, for the key of each record. It must
+        always give the same for the same; records that are in flight at a rescale are asked again."""
+        parts, _ = with_type_after_it((key,), None)
+        selector = make_key_selector(self._type, parts, None, "partition_custom")
+        return self._partitioned(Partitioning.CUSTOM, Partitioner(partitioner, selector))
+
+    def _partitioned(
+        self, partitioning: Partitioning, partitioner: Partitioner | None = None, is_forced: bool = False
+    ) -> DataStream[T]:
+        inputs = [
+            replace(each, partitioning=partitioning, partitioner=partitioner, is_forced=is_forced)
+            for each in self._inputs
+        ]
         return DataStream(self._env, inputs, self._type)
 
     @property
     def _is_broadcast(self) -> bool:
         return all(each.partitioning is Partitioning.BROADCAST for each in self._inputs)
 
-    def side_output(self, tag: OutputTag) -> DataStream:
+    def side_output(self, tag: OutputTag) -> DataStream[Any]:
         """What the operator before emits with `ctx.output(tag, value)`."""
         if len(self._inputs) != 1:
             raise GraphError("side_output belongs to one operator; call it before union")
-        uid = self._inputs[0].operator
+        uid = self._env._graph.current(self._inputs[0].operator)
         declared = self._env._graph.operators[uid].outputs
         side_type = record_type(tag.type)
         if tag.name in declared and not declared[tag.name].equals(side_type):
@@ -169,14 +224,17 @@ class DataStream:
         declared[tag.name] = side_type
         return DataStream(self._env, [StreamInput(uid, tag.name)], side_type)
 
+    get_side_output = side_output  #: as PyFlink calls it
+
     # -- sinks ------------------------------------------------------------------------------------------------------
 
-    def sink_to(self, sink: Sink, *, uid: str, name: str | None = None, parallelism: int | None = None) -> StreamSink:
-        """Any sink. `uid` is needed: what it has prepared but not committed is found again by it."""
+    def sink_to(
+        self, sink: Sink, *, uid: str | None = None, name: str | None = None, parallelism: int | None = None
+    ) -> StreamSink:
+        """Any sink. Where checkpoints are stored it needs a `uid`: what it has prepared but not committed is found by it."""
         if not isinstance(sink, Sink):
             raise ConfigurationError(f"sink_to needs a tidegate.Sink, not {type(sink).__name__}")
-        new = self._add(specs.SinkSpec(sink), name or type(sink).__name__, {}, uid, parallelism)
-        return StreamSink(new)
+        return StreamSink(self._env, self._add(specs.SinkSpec(sink), name or type(sink).__name__, {}, uid, parallelism))
 
     def print(self, prefix: str = "", *, uid: str | None = None) -> StreamSink:
         """Print every record on the driver's console. At-least-once: after a failure some lines come again."""
@@ -187,17 +245,39 @@ class DataStream:
         return self.sink_to(CollectSink(), uid=uid or self._derived("collect"), name="collect")
 
     def write_files(
-        self, path: str, *, format: str, uid: str, parallelism: int | None = None, **options: Any
+        self, path: str, *, format: str, uid: str | None = None, parallelism: int | None = None, **options: Any
     ) -> StreamSink:
         """Exactly-once part files ("jsonl", "csv", "parquet", "text") that appear when their checkpoint completes."""
         return self.sink_to(
             FileSink(path, format=format, **options), uid=uid, name=f"files {format}", parallelism=parallelism
         )
 
+    @overload
+    def execute_and_collect(self, job_name: str | None = None) -> CollectedRows[T]: ...
+    @overload
+    def execute_and_collect(self, job_name: str | None = None, *, limit: int) -> list[T]: ...
+    def execute_and_collect(self, job_name: str | None = None, limit: int | None = None) -> CollectedRows[T] | list[T]:
+        """Run the whole job and hand this stream's records to the program, as they are committed:
+
+            with numbers.map(square).execute_and_collect() as rows:
+                for row in rows: ...
+
+        With `limit` a list of the first so many, after which the job is canceled if it still runs. A job without end needs
+        checkpoints for it: records come when theirs completes."""
+        sink = self.collect()
+        rows: CollectedRows[T] = CollectedRows(self._env.execute_async(job_name), sink.operator_uid)
+        return rows if limit is None else rows.first(limit)
+
     # -- building ---------------------------------------------------------------------------------------------------
 
+    def _made_by(self, option: str) -> OperatorUid:
+        if len(self._inputs) != 1 or self._inputs[0] != StreamInput(self._inputs[0].operator):
+            raise GraphError(f"{option}() belongs to one operator: call it right after map, process and their kin")
+        return self._env._graph.current(self._inputs[0].operator)
+
     def _derived(self, name: str) -> str:
-        return self._env._graph.derive_uid([each.operator for each in self._inputs], name)
+        graph = self._env._graph
+        return graph.derive_uid([graph.current(each.operator) for each in self._inputs], name)
 
     def _need_typed(self, what: str) -> None:
         if not self._type.typed:
@@ -212,10 +292,10 @@ class DataStream:
 
     def _apply(
         self, spec: specs.Spec, name: str, out: RecordType, uid: str | None, parallelism: int | None
-    ) -> DataStream:
+    ) -> DataStream[Any]:
         return self._output_of(self._add(spec, name, {MAIN_OUTPUT: out}, uid, parallelism), out)
 
-    def _output_of(self, operator: OperatorUid, out: RecordType) -> DataStream:
+    def _output_of(self, operator: OperatorUid, out: RecordType) -> DataStream[Any]:
         return DataStream(self._env, [StreamInput(operator)], out)
 
     def _add(
@@ -230,167 +310,17 @@ class DataStream:
         return add_operator(self._env, spec, name, outputs, uid, parallelism, None, edges)
 
 
-class StreamSink:
-    """The end of a stream; `uid` names it, for `client.results(uid)`."""
+class StreamSink(OperatorOptions):
+    """The end of a stream."""
 
-    def __init__(self, uid: OperatorUid) -> None:
-        self.uid = uid
+    def __init__(self, env: StreamEnvironment, operator: OperatorUid) -> None:
+        self._env = env
+        self._operator = operator
 
+    @property
+    def operator_uid(self) -> OperatorUid:
+        """For `client.results(uid)`."""
+        return self._env._graph.current(self._operator)
 
-class KeyedStream:
-    """A stream partitioned by key."""
-
-    def __init__(self, stream: DataStream, key: KeySelector) -> None:
-        self._stream = stream
-        self._key = key
-
-    def process(
-        self, function: KeyedProcessFunction, *, uid: str, returns: Any = None, name: str | None = None,
-        parallelism: int | None = None, max_parallelism: int | None = None,
-    ) -> DataStream:  # fmt: skip
-        """A function with state for each key."""
-        need_instance(function, KeyedProcessFunction, "process on a keyed stream")
-        out = self._stream._returned(returns, function.process_element, True)
-        spec = specs.KeyedProcessSpec(function, self._key)
-        return self._apply(spec, name or type(function).__name__, out, uid, parallelism, max_parallelism)
-
-    def process_batches(
-        self, function: KeyedBatchFunction, *, uid: str, returns: Any = None, name: str | None = None,
-        parallelism: int | None = None, max_parallelism: int | None = None,
-    ) -> DataStream:  # fmt: skip
-        """A vectorised function: whole Arrow batches, state by `get_many`, `update_many`, `add_many`."""
-        need_instance(function, KeyedBatchFunction, "process_batches")
-        self._stream._need_typed("process_batches")
-        out = record_type(returns)
-        spec = specs.KeyedBatchSpec(function, self._key)
-        return self._apply(spec, name or type(function).__name__, out, uid, parallelism, max_parallelism)
-
-    def reduce(
-        self, function: Callable[[Any, Any], Any], *, uid: str, name: str | None = None,
-        parallelism: int | None = None, max_parallelism: int | None = None,
-    ) -> DataStream:  # fmt: skip
-        """Combine each record with the result so far; emits every new result."""
-        value_type = self._stream._type.annotation if self._stream._type.typed else Pickled
-        if isinstance(value_type, pa.Schema):
-            value_type = pa.struct(list(value_type))
-        built_in = aggregates.reduce_function(function, value_type)
-        return self._built_in(built_in, self._stream._type, name or "reduce", uid, parallelism, max_parallelism)
-
-    def aggregate(
-        self, aggregate: aggregates.AggregateFunction, *, uid: str, returns: Any = None, name: str | None = None,
-        parallelism: int | None = None, max_parallelism: int | None = None,
-    ) -> DataStream:  # fmt: skip
-        """An AggregateFunction of your own; emits its result for every record."""
-        out = self._stream._returned(returns, aggregate.get_result, False)
-        built_in = aggregates.aggregate_function(aggregate)
-        return self._built_in(built_in, out, name or "aggregate", uid, parallelism, max_parallelism)
-
-    def count(
-        self, *, uid: str, name: str | None = None,
-        parallelism: int | None = None, max_parallelism: int | None = None,
-    ) -> DataStream:  # fmt: skip
-        """(key, number of records so far), for every record."""
-        out = self._pairs(int)
-        by_batch = vectorised.in_batches(self._stream._type, self._key, int)
-        function = vectorised.count_function(out) if by_batch else aggregates.count_function()
-        return self._built_in(function, out, name or "count", uid, parallelism, max_parallelism)
-
-    def sum(
-        self, field: FieldName, *, uid: str, name: str | None = None,
-        parallelism: int | None = None, max_parallelism: int | None = None,
-    ) -> DataStream:  # fmt: skip
-        """(key, sum of the field so far), for every record."""
-        return self._fold(field, "sum", uid, name, parallelism, max_parallelism)
-
-    def min(
-        self, field: FieldName, *, uid: str, name: str | None = None,
-        parallelism: int | None = None, max_parallelism: int | None = None,
-    ) -> DataStream:  # fmt: skip
-        """(key, smallest value of the field so far), for every record."""
-        return self._fold(field, "min", uid, name, parallelism, max_parallelism)
-
-    def max(
-        self, field: FieldName, *, uid: str, name: str | None = None,
-        parallelism: int | None = None, max_parallelism: int | None = None,
-    ) -> DataStream:  # fmt: skip
-        """(key, largest value of the field so far), for every record."""
-        return self._fold(field, "max", uid, name, parallelism, max_parallelism)
-
-    def connect(self, other: KeyedStream | DataStream) -> ConnectedStreams:
-        """With another keyed stream of the same key type, to share its keys' state; or with one that is broadcast:
-        `keyed.connect(rules.broadcast())`, for a KeyedBroadcastProcessFunction.
-
-        Where one key has a declared type and the other (of a key function) has none, the declared one holds for both."""
-        if isinstance(other, KeyedStream):
-            return ConnectedStreams(self._stream, other._stream, joined_selectors(self._key, other._key))
-        if not isinstance(other, DataStream) or not other._is_broadcast:
-            raise GraphError(
-                "a keyed stream connects to another keyed stream, or to a broadcast one: call key_by on both, or "
-                "broadcast() on the other"
-            )
-        return ConnectedStreams(self._stream, other, (self._key, None))
-
-    def _fold(
-        self,
-        field: FieldName,
-        how: str,
-        uid: str,
-        name: str | None,
-        parallelism: int | None,
-        max_parallelism: int | None,
-    ) -> DataStream:
-        """Whole batches where the key and the number are columns, else record by record; the stored state is the same."""
-        selector = make_key_selector(self._stream._type, (field,), None, how)
-        value_type = selector.key_annotation
-        out = self._pairs(value_type)
-        function: KeyedProcessFunction | KeyedBatchFunction
-        if selector.fields is not None and vectorised.in_batches(self._stream._type, self._key, value_type):
-            (column,) = selector.fields
-            if how == "sum":
-                function = vectorised.sum_function(column, value_type, out)
-            else:
-                function = vectorised.extreme_function(column, value_type, how, out)
-        else:
-            fold = {"sum": op.add, "min": min, "max": max}[how]
-            function = aggregates.fold_function(selector.row_key(), fold, Pickled if value_type is None else value_type)
-        return self._built_in(function, out, name or f"{how} {field}", uid, parallelism, max_parallelism)
-
-    def _pairs(self, value_type: Any) -> RecordType:
-        key = self._key.key_annotation
-        mixed = key is None or column_type(self._key.key_type()) is None
-        return record_type(None if mixed or value_type is None else tuple[key, value_type])
-
-    def _built_in(
-        self,
-        function: KeyedProcessFunction | KeyedBatchFunction,
-        out: RecordType,
-        name: str,
-        uid: str,
-        parallelism: int | None,
-        max_parallelism: int | None,
-    ) -> DataStream:
-        spec: specs.Spec
-        if isinstance(function, KeyedBatchFunction):
-            spec = specs.KeyedBatchSpec(function, self._key)
-        else:
-            spec = specs.KeyedProcessSpec(function, self._key)
-        return self._apply(spec, name, out, uid, parallelism, max_parallelism)
-
-    def _apply(
-        self,
-        spec: specs.Spec,
-        name: str,
-        out: RecordType,
-        uid: str,
-        parallelism: int | None,
-        max_parallelism: int | None,
-    ) -> DataStream:
-        stream = self._stream
-        edges = [each.keyed_edge(self._key) for each in stream._inputs]
-        new = add_operator(stream._env, spec, name, {MAIN_OUTPUT: out}, uid, parallelism, max_parallelism, edges)
-        return stream._output_of(new, out)
-
-
-def _named(operation: str, function: Any) -> str:
-    name = getattr(function, "__name__", type(function).__name__)
-    return operation if name == "<lambda>" else f"{operation} {name}"
+    def _made_by(self, option: str) -> OperatorUid:
+        return self.operator_uid

@@ -13,7 +13,7 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidegate.api.functions import KeyedProcessFunction
+from tidegate.api.functions import has_timers
 from tidegate.errors import ConfigurationError
 from tidegate.graph.plan import JobPlan, PlannedOperator
 from tidegate.graph.specs import keys_of, user_function_of
@@ -205,11 +205,9 @@ def _not_declared(info: OperatorInfo, name: str, state: StateInfo, allowed: bool
 def _timers(
     operator: PlannedOperator, info: OperatorInfo, with_rows: set[str], how: Verdict, change: str, allowed: bool
 ) -> Iterator[Finding]:
-    function = user_function_of(operator.operator.spec)
-    on_timer = getattr(type(function), "on_timer", None)
-    has_timers = on_timer is not None and on_timer is not KeyedProcessFunction.on_timer
+    fires = has_timers(user_function_of(operator.operator.spec))
     for name in _TIMERS:
-        if name in with_rows and has_timers:
+        if name in with_rows and fires:
             yield Finding(info.uid, operator.operator.name, name, how, change)
         elif name in with_rows:
             yield _not_declared(info, operator.operator.name, StateInfo(name, "timer", "int"), allowed)

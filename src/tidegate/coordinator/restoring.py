@@ -18,8 +18,7 @@ import msgspec
 from tidegate.connectors.contract import Split
 from tidegate.coordinator.restore_check import changed_operators, check_restore, dropped_states, refuse
 from tidegate.errors import ConfigurationError
-from tidegate.graph.logical import Partitioning
-from tidegate.graph.plan import Chain, JobPlan, PlannedOperator
+from tidegate.graph.plan import Chain, JobPlan, PlannedEdge, PlannedOperator
 from tidegate.graph.specs import SourceSpec, keys_of
 from tidegate.ids import SlotId, SubtaskIndex
 from tidegate.protocol.redistribution import StoredPart, distribution_of, redistribute
@@ -142,13 +141,9 @@ def _ended(
     plan: JobPlan, old: dict[str, list[SubtaskSnapshot]], splits: dict[str, list[list[SplitState]]]
 ) -> dict[str, list[bool]]:
     """Of each operator, which subtasks have had their end of input."""
-    inputs: dict[str, list[tuple[str, bool]]] = {}  #: uid to (upstream, does subtask i read from i alone?)
+    inputs: dict[str, list[PlannedEdge]] = {}
     for edge in plan.edges:
-        forward = edge.partitioning is Partitioning.FORWARD
-        inputs.setdefault(edge.edge.downstream, []).append((edge.edge.upstream, forward))
-    for operator in plan.operators:
-        for link in operator.chained:
-            inputs.setdefault(link.downstream, []).append((operator.uid, True))
+        inputs.setdefault(edge.edge.downstream, []).append(edge)
     ended: dict[str, list[bool]] = {}
     for operator in plan.operators:  # layer by layer, so upstream comes first
         snapshots = old.get(operator.uid, [])
@@ -156,9 +151,9 @@ def _ended(
             own = [snapshot.ended for snapshot in snapshots]
         else:
             own = [bool(snapshots) and all(snapshot.ended for snapshot in snapshots)] * operator.parallelism
-        for upstream, forward in inputs.get(operator.uid, []):
-            before = ended[upstream]
-            own = [flag and (before[i] if forward else all(before)) for i, flag in enumerate(own)]
+        for edge in inputs.get(operator.uid, []):
+            before = ended[edge.edge.upstream]
+            own = [flag and all(before[sender] for sender in edge.senders_to(i)) for i, flag in enumerate(own)]
         for i, given in enumerate(splits.get(operator.uid, [])):
             own[i] = own[i] and all(split.finished for split in given)
         ended[operator.uid] = own

@@ -7,8 +7,8 @@ unaligned checkpoints. Edge *indexes* are only positions in one plan and never s
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from tidegate.api.checkpointed import CheckpointedFunction
 from tidegate.errors import GraphError, UserLine
@@ -26,6 +26,7 @@ from tidegate.shown import is_writable
 from tidegate.state.declarations import declared_states
 
 if TYPE_CHECKING:
+    from tidegate.graph.partitioner import Partitioner
     from tidegate.state.key_selector import KeySelector
     from tidegate.types import RecordType
 
@@ -40,6 +41,19 @@ class Partitioning(enum.Enum):
     REBALANCE = "rebalance"  #: round robin
     BROADCAST = "broadcast"  #: to every subtask
     GLOBAL = "global"  #: to the first subtask
+    SHUFFLE = "shuffle"  #: by chance
+    RESCALE = (
+        "rescale"  #: round robin over a few: each sender has its own part of the receivers, or shares one with others
+    )
+    CUSTOM = "custom"  #: as the user's own function says
+
+
+class Chaining(enum.Enum):
+    """Whether an operator may share a subtask with its neighbours, where a forward edge allows it."""
+
+    ALWAYS = "always"
+    HEAD = "head"  #: not with the one before it
+    NEVER = "never"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +68,7 @@ class Operator:
     uid_given: bool
     parallelism: int | None = None
     max_parallelism: int | None = None
+    chaining: Chaining = Chaining.ALWAYS
 
     def __str__(self) -> str:
         return f"{self.name} (uid {self.uid})" if self.uid_given else self.name
@@ -69,6 +84,8 @@ class Edge:
     input_index: int
     partitioning: Partitioning
     key: KeySelector | None = None
+    partitioner: Partitioner | None = None  #: of CUSTOM, and only of that
+    is_forced: bool = False  #: the user asked for FORWARD, so another width is a mistake
 
     @property
     def identity(self) -> tuple[str, str, str, int]:
@@ -89,35 +106,68 @@ class LogicalGraph:
 
     operators: dict[OperatorUid, Operator] = field(default_factory=dict)  #: in order of definition
     edges: list[Edge] = field(default_factory=list)
+    renamed: dict[OperatorUid, OperatorUid] = field(default_factory=dict)  #: streams made before still use the old uid
 
     def add(self, operator: Operator) -> None:
-        """:raises GraphError: when the uid is taken, or is missing where state must be found again by it, or not text."""
+        """:raises GraphError: when the uid is taken, or not text."""
+        self._check_text(operator)
+        self._check_free(operator)
+        self.operators[operator.uid] = operator
+
+    def change(self, uid: OperatorUid, **changes: Any) -> None:
+        """Other fields of an operator than its uid. :raises GraphError: for a name that is not text."""
+        uid = self.current(uid)
+        changed = replace(self.operators[uid], **changes)
+        self._check_text(changed)
+        self.operators[uid] = changed
+
+    def rename(self, uid: OperatorUid, given: OperatorUid) -> None:
+        """The user gives an operator its uid after it was made. :raises GraphError: when it is taken, or not text."""
+        uid = self.current(uid)
+        operator = replace(self.operators[uid], uid=given, uid_given=True)
+        self._check_text(operator)
+        if uid != given:
+            self._check_free(operator)
+            self.renamed[uid] = given
+        self.operators = {operator.uid if key == uid else key: self.operators[key] for key in self.operators}
+        self.operators[given] = operator
+        self.edges = [
+            replace(
+                edge,
+                upstream=given if edge.upstream == uid else edge.upstream,
+                downstream=given if edge.downstream == uid else edge.downstream,
+            )
+            for edge in self.edges
+        ]
+
+    def current(self, uid: OperatorUid) -> OperatorUid:
+        """The uid of an operator that had this one when a stream was made."""
+        while uid in self.renamed:
+            uid = self.renamed[uid]
+        return uid
+
+    def _check_text(self, operator: Operator) -> None:
         for what, text in (("name", operator.name), ("uid", operator.uid)):
             if not is_writable(text):
                 raise GraphError(
                     f"the {what} of an operator at {operator.line} is {text!a}, which UTF-8 cannot write: it could be in no "
                     "checkpoint"
                 )
-        if operator.uid in self.operators:
-            other = self.operators[operator.uid]
+
+    def _check_free(self, operator: Operator) -> None:
+        if operator.uid in self.operators or operator.uid in self.renamed:
+            other = self.operators[self.current(operator.uid)]
             raise GraphError(
                 f"the uid {operator.uid!r} is given twice: to {other.name} at {other.line} and to {operator.name} at "
                 f"{operator.line}. State is matched by uid, so each operator needs its own.",
                 uid=operator.uid,
             )
-        if not operator.uid_given and needs_uid(operator.spec):
-            raise GraphError(
-                f"{operator.name} at {operator.line} keeps something in checkpoints and needs a uid, so that it is found "
-                f'again after a restart: write uid="a-name-of-yours".',
-                operator=operator.name,
-            )
-        self.operators[operator.uid] = operator
 
     def derive_uid(self, upstream: list[OperatorUid], name: str) -> OperatorUid:
         """A uid for an operator without state: stable as long as what stands before it is."""
         base = "~".join([*upstream, name])
         uid, n = base, 1
-        while uid in self.operators:
+        while uid in self.operators or uid in self.renamed:
             n += 1
             uid = f"{base}.{n}"
         return OperatorUid(uid)
@@ -135,6 +185,18 @@ class LogicalGraph:
 
     def outputs_of(self, uid: OperatorUid) -> list[Edge]:
         return [edge for edge in self.edges if edge.upstream == uid]
+
+    def check_uids(self) -> None:
+        """:raises GraphError: for operators whose state would be stored, and found again by nobody after a change."""
+        nameless = [op for op in self.operators.values() if not op.uid_given and needs_uid(op.spec)]
+        if nameless:
+            all_of_them = ", ".join(f"{op.name} at {op.line}" for op in nameless)
+            keeps, needs = ("keeps", "needs a uid") if len(nameless) == 1 else ("keep", "need a uid each")
+            raise GraphError(
+                f"{all_of_them} {keeps} something in checkpoints and {needs}, so that it is found again after a restart: "
+                'write uid="a-name-of-yours" in the call, or .uid("a-name-of-yours") after it.',
+                operator=nameless[0].name,
+            )
 
     def validate(self) -> None:
         """:raises GraphError: for a job that cannot run."""

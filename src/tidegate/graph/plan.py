@@ -11,11 +11,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tidegate.errors import ConfigurationError, GraphError
-from tidegate.graph.logical import Edge, LogicalGraph, Operator, Partitioning
+from tidegate.graph.logical import Chaining, Edge, LogicalGraph, Operator, Partitioning
 from tidegate.graph.specs import keys_of
 from tidegate.ids import EdgeIndex, OperatorUid, SlotId
 from tidegate.state.key_groups import default_max_parallelism
@@ -93,6 +93,26 @@ class PlannedEdge:
     def is_chained(self) -> bool:
         return self.from_layer == self.to_layer
 
+    def receivers_of(self, origin: int) -> Sequence[int]:
+        """The subtasks that one sending subtask can reach; it tells them of watermarks and of its end.
+
+        RESCALE: with more receivers than senders each sender has a run of them for itself, with fewer each has one.
+        """
+        up, down = self.up_parallelism, self.down_parallelism
+        match self.partitioning:
+            case Partitioning.FORWARD:
+                return [origin]
+            case Partitioning.RESCALE if up > down:
+                return [origin * down // up]
+            case Partitioning.RESCALE:
+                return range(origin * down // up, (origin + 1) * down // up)
+            case _:
+                return range(down)
+
+    def senders_to(self, target: int) -> Sequence[int]:
+        """The sending subtasks that can reach this one. Never none."""
+        return [origin for origin in range(self.up_parallelism) if target in self.receivers_of(origin)]
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:
@@ -152,7 +172,7 @@ def plan_job(
     graph.validate()
     given = rescaled or {}
     parallelism = {uid: given.get(uid) or op.parallelism or default_parallelism for uid, op in graph.operators.items()}
-    edges = [_effective(edge, parallelism) for edge in graph.edges]
+    edges = [_effective(edge, graph, parallelism) for edge in graph.edges]
     chain_of = _chains(graph, edges, parallelism)
     layer_of = _layers(graph, edges, chain_of)
     max_parallelism = {
@@ -162,28 +182,41 @@ def plan_job(
     return _lay_out(job, graph, edges, chain_of, layer_of, parallelism, max_parallelism)
 
 
-def _effective(edge: Edge, parallelism: dict[OperatorUid, int]) -> Edge:
-    """Forward between operators of different width is a rebalance."""
-    if edge.partitioning is Partitioning.FORWARD and parallelism[edge.upstream] != parallelism[edge.downstream]:
-        return Edge(edge.upstream, edge.tag, edge.downstream, edge.input_index, Partitioning.REBALANCE)
-    return edge
+def _effective(edge: Edge, graph: LogicalGraph, parallelism: dict[OperatorUid, int]) -> Edge:
+    """Forward between operators of different width is a rebalance, unless the user has asked for it."""
+    before, after = parallelism[edge.upstream], parallelism[edge.downstream]
+    if edge.partitioning is not Partitioning.FORWARD or before == after:
+        return edge
+    if edge.is_forced:
+        sender, receiver = graph.operators[edge.upstream], graph.operators[edge.downstream]
+        raise ConfigurationError(
+            f"forward() hands each record to the subtask of the same number, so both sides need the same parallelism, but "
+            f"{sender} at {sender.line} has {before} and {receiver} at {receiver.line} has {after}. Give both the same one, or "
+            "leave forward() out: then records are spread evenly wherever the numbers differ."
+        )
+    return replace(edge, partitioning=Partitioning.REBALANCE)
 
 
 def _chains(
     graph: LogicalGraph, edges: list[Edge], parallelism: dict[OperatorUid, int]
 ) -> dict[OperatorUid, OperatorUid]:
-    """The head of each operator's chain. An operator joins its only input when that is a forward edge."""
+    """The head of each operator's chain. An operator joins its only input when that is a forward edge, and both may."""
     inputs: dict[OperatorUid, list[Edge]] = {uid: [] for uid in graph.operators}
     for edge in edges:
         inputs[edge.downstream].append(edge)
     head: dict[OperatorUid, OperatorUid] = {}
     for uid in graph.operators:  # in order of definition, so upstream comes first
         match inputs[uid]:
-            case [Edge(partitioning=Partitioning.FORWARD) as only]:
+            case [Edge(partitioning=Partitioning.FORWARD) as only] if _may_chain(graph, only):
                 head[uid] = head[only.upstream]
             case _:
                 head[uid] = uid
     return head
+
+
+def _may_chain(graph: LogicalGraph, edge: Edge) -> bool:
+    before, after = graph.operators[edge.upstream].chaining, graph.operators[edge.downstream].chaining
+    return before is not Chaining.NEVER and after is Chaining.ALWAYS
 
 
 def _layers(graph: LogicalGraph, edges: list[Edge], chain_of: dict[OperatorUid, OperatorUid]) -> dict[OperatorUid, int]:

@@ -57,7 +57,9 @@ class ProcessSpec:
 
 @dataclass(frozen=True, slots=True)
 class KeyedProcessSpec:
-    function: KeyedProcessFunction
+    function: (
+        KeyedProcessFunction | ProcessFunction
+    )  #: the latter in class form (api/class_form.py), with declared state
     key: KeySelector
 
 

@@ -163,7 +163,7 @@ class Measured:
         part = self._part(slot)
         if part is not None:
             numbers["stateSize"] = part.operator_bytes.get(uid, 0)
-        for name, value in metrics.counters.items():
+        for name, value in users_numbers(metrics).items():
             numbers[name if name not in numbers else f"{name}_user"] = value
         return numbers
 
@@ -182,6 +182,14 @@ class Measured:
         found = [self.rates[uid, index] for uid in uids if (uid, index) in self.rates]
         parts = [getattr(rates, what) for rates in found]
         return round(sum(part for part in parts if part is not None), 3)
+
+
+def users_numbers(metrics: OperatorMetrics) -> Numbers:
+    """Counters, gauges, and of each histogram the numbers that Flink shows: "latency_p99"."""
+    numbers: Numbers = {**metrics.counters, **metrics.gauges}
+    for name, spread in metrics.histograms.items():
+        numbers |= {f"{name}_{part}": value for part, value in spread.items()}
+    return numbers
 
 
 # -- answers ----------------------------------------------------------------------------------------------------------

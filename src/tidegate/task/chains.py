@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 import cloudpickle
 
 from tidegate.batch import Batch
-from tidegate.graph.logical import Partitioning
-from tidegate.graph.plan import Chain, JobPlan, PlannedEdge, PlannedOperator
+from tidegate.graph.plan import Chain, JobPlan, PlannedOperator
 from tidegate.graph.specs import keys_of
 from tidegate.ids import CheckpointId, SlotId
 from tidegate.protocol.watermarks import MAX_WATERMARK, Channel, WatermarkValve
@@ -141,7 +140,7 @@ def _host(plan: JobPlan, chain: Chain, subtask: int, outbox: Outbox, around: Ope
         (edge.index, origin)
         for edge in plan.edges
         if edge.edge.downstream == chain.head.uid
-        for origin in _origins(edge, subtask)
+        for origin in edge.senders_to(subtask)
     }
     return HostedChain(subtask, list(running.values()), writers, open_channels, WatermarkValve.over(open_channels))
 
@@ -182,12 +181,6 @@ def _own_copy(planned: PlannedOperator) -> PlannedOperator:
     """A function object given to two operators must not share its state handles."""
     copied: PlannedOperator = cloudpickle.loads(cloudpickle.dumps(planned))
     return copied
-
-
-def _origins(edge: PlannedEdge, subtask: int) -> list[int]:
-    if edge.partitioning is Partitioning.FORWARD:
-        return [subtask]
-    return list(range(edge.up_parallelism))
 
 
 def _input_types(plan: JobPlan, chain: Chain) -> dict[str, RecordType]:

@@ -86,7 +86,10 @@ class EdgeWriter:
         self._key_type = None if self._key is None else self._key.key_type()
         self._slots = [plan.next_slot(edge, target, edge.from_layer) for target in range(edge.down_parallelism)]
         self._buffers = [_Buffer() for _ in range(edge.down_parallelism)]
-        self._turn = origin % edge.down_parallelism  #: next receiver of a rebalance
+        self._receivers = edge.receivers_of(origin)
+        self._turn = origin % len(self._receivers)  #: whose turn it is in a rebalance
+        #: Of a shuffle. From a seed of its own: the load must be even, not unpredictable, and a run can be repeated.
+        self._chance = np.random.default_rng([edge.index, origin])
         self._most_rows = FIRST_FRAME_ROWS  #: of a frame that is made of rows; follows their size
         self._has_told = origin > 0  #: what type an untyped stream could have; one subtask says it for all
         self._dirty = False
@@ -100,8 +103,12 @@ class EdgeWriter:
             case Partitioning.BROADCAST:
                 for target in range(len(self._buffers)):
                     self._append(target, batch)
-            case Partitioning.REBALANCE:
+            case Partitioning.REBALANCE | Partitioning.RESCALE:
                 self._rebalance(batch)
+            case Partitioning.SHUFFLE:
+                self._deal(batch, self._chance.integers(len(self._buffers), size=len(batch)))
+            case Partitioning.CUSTOM:
+                self._by_choice(batch)
             case Partitioning.GLOBAL:
                 self._append(0, batch)
             case Partitioning.HASH:
@@ -139,8 +146,7 @@ class EdgeWriter:
 
     def _tell_all(self, kind: Kind, value: int = 0) -> None:
         """To every receiver that this subtask can send to."""
-        targets = [self._origin] if self._edge.partitioning is Partitioning.FORWARD else range(len(self._buffers))
-        for target in targets:
+        for target in self._receivers:
             self._outbox.send(
                 self._slots[target], kind, origin=self._origin, target=target, edge=self._edge.index, value=value
             )
@@ -149,11 +155,20 @@ class EdgeWriter:
 
     def _rebalance(self, batch: Batch) -> None:
         """Contiguous shares, so that columns stay slices; small batches go whole to the next in turn."""
-        receivers = len(self._buffers)
-        share = max(1, -(-len(batch) // receivers))
+        receivers = self._receivers
+        share = max(1, -(-len(batch) // len(receivers)))
         for start in range(0, len(batch), share):
-            self._append(self._turn, batch.slice(start, start + share))
-            self._turn = (self._turn + 1) % receivers
+            self._append(receivers[self._turn], batch.slice(start, start + share))
+            self._turn = (self._turn + 1) % len(receivers)
+
+    def _by_choice(self, batch: Batch) -> None:
+        partitioner = self._edge.edge.partitioner
+        assert partitioner is not None
+        try:
+            targets = partitioner.targets(batch, len(self._buffers))
+        except Exception as error:  # the user's functions
+            raise OperatorFailed(self._owner, error) from error
+        self._deal(batch, targets)
 
     def _by_key(self, batch: Batch) -> None:
         receivers = len(self._buffers)
@@ -167,7 +182,11 @@ class EdgeWriter:
         except Exception as error:  # the user's key function, or a key that cannot be one
             raise OperatorFailed(self._owner, error) from error
         max_parallelism = self._edge.down_max_parallelism
-        targets = subtask_of(key_groups(hashes, max_parallelism), receivers, max_parallelism)
+        self._deal(batch, subtask_of(key_groups(hashes, max_parallelism), receivers, max_parallelism))
+
+    def _deal(self, batch: Batch, targets: np.ndarray[Any, Any]) -> None:
+        """Each record to its receiver."""
+        receivers = len(self._buffers)
         if batch.has_columns:
             for target in range(receivers):
                 picked = np.flatnonzero(targets == target)

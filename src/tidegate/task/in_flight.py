@@ -1,14 +1,16 @@
 """In-flight records of an unaligned checkpoint: how they are stored, and who gets them at a restore. Executor.
 
 One section for each edge: uid of the receiver, the edge's identity as the state's name, kind "in-flight". A row is a frame:
-origin, target, flags, count and payload, in order. At another parallelism keyed records are filtered by key group,
-records of a rebalance or forward edge go by their old target, and a broadcast's come from one old copy.
+origin, target, flags, count and payload, in order. At another parallelism keyed records are filtered by key group, those of
+the user's own partitioning are asked for their receiver again, a broadcast's come from one old copy, and all others, whose
+receiver was chance or habit, go by their old target.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -123,18 +125,25 @@ def _share_of(frame: Frame, edge: PlannedEdge, subtask: int, old_parallelism: in
             return _for(frame, subtask) if frame.target == subtask % old_parallelism else None
         case Partitioning.GLOBAL:
             return _for(frame, subtask) if subtask == 0 else None
-        case Partitioning.HASH:
-            return _keyed_share(frame, edge, subtask)
+        case Partitioning.HASH | Partitioning.CUSTOM:
+            return _routed_share(frame, edge, subtask)
         case _:
             return _for(frame, subtask) if frame.target % edge.down_parallelism == subtask else None
 
 
-def _keyed_share(frame: Frame, edge: PlannedEdge, subtask: int) -> Frame | None:
+def _receivers(edge: PlannedEdge, batch: Batch) -> np.ndarray[Any, Any]:
+    """Of each record, where its content decides."""
+    if edge.edge.partitioner is not None:
+        return edge.edge.partitioner.targets(batch, edge.down_parallelism)
     key = edge.edge.key
     assert key is not None
-    batch = decode_records(frame, edge.record_type)
     groups = key_groups(key.hashes(batch, key.key_type()), edge.down_max_parallelism)
-    mine = np.flatnonzero(subtask_of(groups, edge.down_parallelism, edge.down_max_parallelism) == subtask)
+    return subtask_of(groups, edge.down_parallelism, edge.down_max_parallelism)
+
+
+def _routed_share(frame: Frame, edge: PlannedEdge, subtask: int) -> Frame | None:
+    batch = decode_records(frame, edge.record_type)
+    mine = np.flatnonzero(_receivers(edge, batch) == subtask)
     if not len(mine):
         return None
     stamps = None if batch.timestamps is None else batch.timestamps[mine]

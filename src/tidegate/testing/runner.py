@@ -7,6 +7,7 @@ reached and every failure repeated. Channels keep Spark's look-ahead: a frame ar
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from tidegate.coordinator.job import AttemptInputs, Decision, JobEnded, JobRun, 
 from tidegate.coordinator.observing import JobStatus, JobView
 from tidegate.coordinator.outcomes import AttemptEnded, AttemptRescaled
 from tidegate.errors import CheckpointDamaged, CommitLost, ConfigurationError, JobFolderInUse, Superseded, TidegateError
-from tidegate.launch import collected_results
+from tidegate.launch import check_uids, collected_results
 from tidegate.storage.anywhere import reaching_anywhere
 from tidegate.storage.store import ObjectStore, open_store
 from tidegate.testing.clock import ManualClock
@@ -28,6 +29,7 @@ from tidegate.testing.scheduled_attempt import ScheduledAttempt
 from tidegate.testing.world import Ask, Stuck, World
 
 MAX_ACTIONS = 2_000_000
+_runs = itertools.count()  #: of this process: a job that names no storage begins with an empty one each time
 
 
 class AllDriversDied(Stuck):
@@ -66,9 +68,10 @@ class InProcessRun:
         asks: Sequence[Ask] = (),
         quick: bool = False,
     ) -> None:
+        check_uids(env._graph, storage or env.config().storage)
         self._env = env
         draws, clock = random.Random(seed), ManualClock()
-        uri = storage or env._config.storage or f"memory://run-{seed}-{draws.getrandbits(48):x}"
+        uri = storage or env._config.storage or f"memory://run-{next(_runs)}-{draws.getrandbits(48):x}"
         self._config: JobConfig = replace(env.config(), storage=uri)
         self._max_drivers = max_drivers
         self._zombies_allowed = zombies

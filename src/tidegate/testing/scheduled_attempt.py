@@ -13,6 +13,8 @@ from typing import Any
 from tidegate.coordinator.attempt import Attempt, Timeouts
 from tidegate.coordinator.job import AttemptInputs, JobRun
 from tidegate.coordinator.outcomes import AttemptFinished, AttemptRescaled
+from tidegate.coordinator.savepoints import SavepointRequest
+from tidegate.errors import ConfigurationError
 from tidegate.ids import SlotId
 from tidegate.launch import slot_settings
 from tidegate.task.failures import describe_failure
@@ -46,6 +48,7 @@ class ScheduledAttempt:
         self._storing = Background()
         self._key = self._random.randbytes(32)
         self._seal = FrameSeal(self._key)
+        self._job = job
         self.plan = job.plan
         self.processes: dict[SlotId, WorkerProcess] = {}
         self._channels: list[Channel] = []
@@ -144,7 +147,18 @@ class ScheduledAttempt:
         for ask in self._world.asks:
             if not ask.asked and self._world.view.completed >= ask.after_checkpoints:
                 ask.asked = True
-                self.attempt.request_savepoint(ask.request)
+                if self._may_have(ask.request):
+                    self.attempt.request_savepoint(ask.request)
+
+    def _may_have(self, request: SavepointRequest) -> bool:
+        """As in coordinator/execution.py, a parallelism that the job cannot have is refused before anything is stopped."""
+        try:
+            if request.parallelism is not None:
+                self._job.check_parallelism(request.parallelism)
+        except ConfigurationError as error:
+            request.future.set_exception(error)
+            return False
+        return True
 
     def _wind_down(self) -> None:
         """FINISHED stands in the log: the slots hear it and end, layer by layer, as Spark's tasks do."""

@@ -65,6 +65,8 @@ class OperatorMetrics(msgspec.Struct, frozen=True):
     bytes_in: int = 0  # of records, from other slots; none inside a chain
     bytes_out: int = 0
     hot_keys: HotKeys | None = None  # None where the operator has no keys
+    gauges: dict[str, float] = {}  # the user's own, ctx.gauge(name, function)
+    histograms: dict[str, dict[str, float]] = {}  # ctx.histogram(name): "count", "min", ... "p999"
 
 
 class LogLine(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from tidegate.storage.metadata import Committable, SplitState
 from tidegate.wire.control import OperatorMetrics
 
 if TYPE_CHECKING:
-    from tidegate.api.counters import Counters
+    from tidegate.api.user_metrics import UserMetrics
     from tidegate.graph.plan import PlannedOperator
     from tidegate.state.backend import KeyedSnapshot, KeyedStateBackend
     from tidegate.state.operator_state import OperatorStateSnapshot, OperatorStateStore
@@ -105,7 +105,7 @@ class RunningOperator:
 
     backend: KeyedStateBackend | None = None
     keeper: OperatorStateKeeper | None = None  #: of the operator state, where the user's object has some
-    counters: Counters | None = None  #: the user's own, where the function has a context
+    user_metrics: UserMetrics | None = None  #: the user's own, where the function has a context
     hot_keys: KeySampler | None = None  #: where there are keys
 
     def __init__(self, planned: PlannedOperator, subtask: int) -> None:
@@ -175,13 +175,16 @@ class RunningOperator:
 
     def metrics(self) -> OperatorMetrics:
         """Also called by the heartbeat's thread, while the task's thread works on."""
+        own = self.user_metrics
         return OperatorMetrics(
             uid=self.uid,
             subtask=self.subtask,
             records_in=self.records_in,
             records_out=self.records_out,
             watermark=None if self.watermark == MIN_WATERMARK else self.watermark,
-            counters={} if self.counters is None else self.counters.values(),
+            counters={} if own is None else own.counters.values(),
+            gauges={} if own is None else own.gauge_values(),
+            histograms={} if own is None else own.histogram_values(),
             bytes_in=self.bytes_in,
             bytes_out=self.bytes_out,
             hot_keys=None if self.hot_keys is None else self.hot_keys.hottest(),

@@ -26,7 +26,7 @@ class _BroadcastSide(FunctionOperator):
             self._job, self.uid, self.name, self.subtask, self.parallelism, restored=restore is not None
         )
         context._emit_side = self._collect_side
-        context._counters = self._context._counters
+        context._metrics = self._context._metrics
         context._apply = self._apply
         self._broadcast_context = context
         self._gate = Gate() if self.keeper is None else self.keeper.gate  # without a keeper there is no broadcast state

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.api.functions import Context, KeyedProcessFunction
+from tidegate.api.functions import Context, has_timers
 from tidegate.batch import Batch
 from tidegate.protocol.watermarks import MAX_WATERMARK
 from tidegate.state.backend import bind_states
@@ -60,7 +60,7 @@ class FunctionOperator(RunningOperator):
             self._job, self.uid, self.name, self.subtask, self.parallelism, restored=restore is not None
         )
         self._context._emit_side = self._collect_side
-        self.counters = self._context._counters
+        self.user_metrics = self._context._metrics
         self._context.current_watermark = self.watermark
         super().open(restore)
         self._function.open(self._context)
@@ -94,14 +94,14 @@ class FunctionOperator(RunningOperator):
         places: list[int] = []
         for place, row in enumerate(batch.rows()):
             if stamps is not None:
-                context.timestamp = int(stamps[place])
+                context._timestamp = int(stamps[place])
             result = process_element(row, context)
             if result is not None:
                 check_iterable(result, process_element.__name__)
                 out.extend(result if copy is None else map(copy, result))
                 if stamps is not None:
                     places.extend(repeat(place, len(out) - len(places)))
-        context.timestamp = None
+        context._timestamp = None
         if out:
             self.emit(batch.pick(places, out, self.output_type))
         self._flush_side()
@@ -156,7 +156,7 @@ class KeyedProcessOperator(FunctionOperator):
         self._expires = any(declaration.ttl is not None for declaration in declared_states(function).values())
         self._clean_up_at = time.clock() + CLEAN_UP_PAUSE_S
         self._timers: Timers | None = None
-        if type(function).on_timer is not KeyedProcessFunction.on_timer:
+        if has_timers(function):
             self._timers = Timers(backend, time)
 
     def open(self, restore: SubtaskRestore | None) -> None:
@@ -187,7 +187,7 @@ class KeyedProcessOperator(FunctionOperator):
             if timers is not None:
                 timers.key = normalised
             if stamps is not None:
-                context.timestamp = int(stamps[place])
+                context._timestamp = int(stamps[place])
             result = process_element(row, context)
             if result is not None:
                 check_iterable(result, process_element.__name__)
@@ -246,7 +246,7 @@ class KeyedProcessOperator(FunctionOperator):
         for timestamp, normalised in due:
             self._timers.key = normalised
             context.key = self._denormalise(normalised)
-            context.timestamp = timestamp
+            context._timestamp = timestamp
             context.time_domain = domain
             result = self._function.on_timer(timestamp, context)
             if result is not None:
@@ -262,7 +262,7 @@ class KeyedProcessOperator(FunctionOperator):
     def _leave_key(self) -> None:
         self._keyed_backend.clear_current_key()
         self._context.key = None
-        self._context.timestamp = None
+        self._context._timestamp = None
 
 
 class KeyedBatchOperator(FunctionOperator):

@@ -114,6 +114,7 @@ class TimestampOperator(RunningOperator):
 
     def _stamps(self, batch: Batch) -> np.ndarray[Any, Any]:
         where = self._strategy.timestamp
+        assert where is not None  # checked when it was given
         if callable(where):
             return np.fromiter((milliseconds(where(row)) for row in batch.rows()), np.int64, len(batch))
         if batch.type.typed:

@@ -1,0 +1,283 @@
+"""Keyed streams: all records of a key meet in one subtask and share its state. Driver only; builds the logical graph."""
+
+from __future__ import annotations
+
+import operator as op
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, Union
+
+import pyarrow as pa
+from typing_extensions import TypeVar
+
+from tidegate.api import aggregates, vectorised
+from tidegate.api.building import add_operator, declared_type, named, need_instance
+from tidegate.api.class_form import FilterFunction, FlatMapFunction, MapFunction, ReduceFunction
+from tidegate.api.connected import ConnectedStreams
+from tidegate.api.functions import KeyedBatchFunction, KeyedProcessFunction
+from tidegate.api.keys import joined_selectors, make_key_selector, tuple_of
+from tidegate.errors import GraphError
+from tidegate.graph import specs
+from tidegate.graph.logical import MAIN_OUTPUT
+from tidegate.state.canonical_rows import column_type
+from tidegate.state.declarations import declared_states
+from tidegate.state.key_selector import KeySelector
+from tidegate.types import Pickled, RecordType, record_type
+
+if TYPE_CHECKING:
+    from tidegate.api.streams import DataStream
+
+FieldName = Union[str, int]
+K = TypeVar("K", default=Any)  #: of the keys
+T = TypeVar("T", default=Any)  #: of the records
+U = TypeVar("U")
+
+
+class KeyedStream(Generic[K, T]):
+    """A stream partitioned by key."""
+
+    def __init__(self, stream: DataStream[T], key: KeySelector) -> None:
+        self._stream = stream
+        self._key = key
+
+    # -- functions --------------------------------------------------------------------------------------------------
+
+    def process(
+        self, function: KeyedProcessFunction[T, U], output_type: Any = None, *, uid: str | None = None,
+        returns: Any = None, name: str | None = None, parallelism: int | None = None,
+        max_parallelism: int | None = None,
+    ) -> DataStream[U]:  # fmt: skip
+        """A function with state for each key."""
+        need_instance(function, KeyedProcessFunction, "process on a keyed stream")
+        out = self._stream._returned(declared_type(returns, output_type), function.process_element, True)
+        spec = specs.KeyedProcessSpec(function, self._key)
+        return self._apply(spec, name or type(function).__name__, out, uid, parallelism, max_parallelism)
+
+    def process_batches(
+        self, function: KeyedBatchFunction[Any], output_type: Any = None, *, uid: str | None = None,
+        returns: Any = None, name: str | None = None, parallelism: int | None = None,
+        max_parallelism: int | None = None,
+    ) -> DataStream[Any]:  # fmt: skip
+        """A vectorised function: whole Arrow batches, state by `get_many`, `update_many`, `add_many`."""
+        need_instance(function, KeyedBatchFunction, "process_batches")
+        self._stream._need_typed("process_batches")
+        out = record_type(declared_type(returns, output_type))
+        spec = specs.KeyedBatchSpec(function, self._key)
+        return self._apply(spec, name or type(function).__name__, out, uid, parallelism, max_parallelism)
+
+    def map(
+        self, function: Callable[[T], U] | MapFunction[T, U], output_type: Any = None, *, returns: Any = None,
+        uid: str | None = None, name: str | None = None, parallelism: int | None = None,
+    ) -> DataStream[U]:  # fmt: skip
+        """One record out for each record in, in the subtask of its key. A MapFunction may declare state of the key."""
+        spec: specs.Spec
+        if isinstance(function, MapFunction):
+            spec, hook = self._with_state(function), function.map
+        else:
+            spec, hook = specs.MapSpec(function), function
+        out = self._stream._returned(declared_type(returns, output_type), hook, False)
+        return self._apply(spec, name or named("map", function), out, uid, parallelism, None)
+
+    def flat_map(
+        self, function: Callable[[T], Iterable[U] | None] | FlatMapFunction[T, U], output_type: Any = None, *,
+        returns: Any = None, uid: str | None = None, name: str | None = None, parallelism: int | None = None,
+    ) -> DataStream[U]:  # fmt: skip
+        """Any number of records out, in the subtask of the key. A FlatMapFunction may declare state of the key."""
+        spec: specs.Spec
+        if isinstance(function, FlatMapFunction):
+            spec, hook = self._with_state(function), function.flat_map
+        else:
+            spec, hook = specs.FlatMapSpec(function), function
+        out = self._stream._returned(declared_type(returns, output_type), hook, True)
+        return self._apply(spec, name or named("flat_map", function), out, uid, parallelism, None)
+
+    def filter(
+        self, function: Callable[[T], Any] | FilterFunction[T], *, uid: str | None = None, name: str | None = None,
+        parallelism: int | None = None,
+    ) -> DataStream[T]:  # fmt: skip
+        """Keep the records for which the function is true. A FilterFunction may declare state of the key."""
+        spec: specs.Spec
+        if isinstance(function, FilterFunction):
+            spec = self._with_state(function)
+        else:
+            spec = specs.FilterSpec(function)
+        return self._apply(spec, name or named("filter", function), self._stream._type, uid, parallelism, None)
+
+    def _with_state(self, function: Any) -> specs.Spec:
+        if declared_states(function):
+            return specs.KeyedProcessSpec(function, self._key)
+        return specs.ProcessSpec(function)
+
+    # -- aggregations -----------------------------------------------------------------------------------------------
+
+    def reduce(
+        self, function: Callable[[T, T], T] | ReduceFunction[T], *, uid: str | None = None, name: str | None = None,
+        parallelism: int | None = None, max_parallelism: int | None = None,
+    ) -> DataStream[T]:  # fmt: skip
+        """Combine each record with the result so far; emits every new result."""
+        combine = function.reduce if isinstance(function, ReduceFunction) else function
+        return self._reduced(combine, name or "reduce", uid, parallelism, max_parallelism)
+
+    def aggregate(
+        self, aggregate: aggregates.AggregateFunction, output_type: Any = None, *, uid: str | None = None,
+        returns: Any = None, name: str | None = None, parallelism: int | None = None,
+        max_parallelism: int | None = None,
+    ) -> DataStream[Any]:  # fmt: skip
+        """An AggregateFunction of your own; emits its result for every record."""
+        out = self._stream._returned(declared_type(returns, output_type), aggregate.get_result, False)
+        built_in = aggregates.aggregate_function(aggregate)
+        return self._built_in(built_in, out, name or "aggregate", uid, parallelism, max_parallelism)
+
+    def count(
+        self, *, uid: str | None = None, name: str | None = None,
+        parallelism: int | None = None, max_parallelism: int | None = None,
+    ) -> DataStream[tuple[K, int]]:  # fmt: skip
+        """(key, number of records so far), for every record."""
+        out = self._pairs(int)
+        by_batch = vectorised.in_batches(self._stream._type, self._key, int)
+        function = vectorised.count_function(out) if by_batch else aggregates.count_function()
+        return self._built_in(function, out, name or "count", uid, parallelism, max_parallelism)
+
+    def sum(
+        self, field: FieldName, *, uid: str | None = None, name: str | None = None,
+        parallelism: int | None = None, max_parallelism: int | None = None,
+    ) -> DataStream[tuple[K, Any]]:  # fmt: skip
+        """(key, sum of the field so far), for every record."""
+        return self._fold(field, "sum", uid, name, parallelism, max_parallelism)
+
+    def min(
+        self, field: FieldName, *, uid: str | None = None, name: str | None = None,
+        parallelism: int | None = None, max_parallelism: int | None = None,
+    ) -> DataStream[tuple[K, Any]]:  # fmt: skip
+        """(key, smallest value of the field so far), for every record."""
+        return self._fold(field, "min", uid, name, parallelism, max_parallelism)
+
+    def max(
+        self, field: FieldName, *, uid: str | None = None, name: str | None = None,
+        parallelism: int | None = None, max_parallelism: int | None = None,
+    ) -> DataStream[tuple[K, Any]]:  # fmt: skip
+        """(key, largest value of the field so far), for every record."""
+        return self._fold(field, "max", uid, name, parallelism, max_parallelism)
+
+    def min_by(
+        self, field: FieldName, *, uid: str | None = None, name: str | None = None,
+        parallelism: int | None = None, max_parallelism: int | None = None,
+    ) -> DataStream[T]:  # fmt: skip
+        """The record with the smallest value of the field so far, for every record; of equals the first."""
+        return self._extreme(field, "min_by", op.lt, uid, name, parallelism, max_parallelism)
+
+    def max_by(
+        self, field: FieldName, *, uid: str | None = None, name: str | None = None,
+        parallelism: int | None = None, max_parallelism: int | None = None,
+    ) -> DataStream[T]:  # fmt: skip
+        """The record with the largest value of the field so far, for every record; of equals the first."""
+        return self._extreme(field, "max_by", op.gt, uid, name, parallelism, max_parallelism)
+
+    # -- two streams ------------------------------------------------------------------------------------------------
+
+    def connect(self, other: KeyedStream[Any, U] | DataStream[U]) -> ConnectedStreams[T, U]:
+        """With another keyed stream of the same key type, to share its keys' state; or with one that is broadcast:
+        `keyed.connect(rules.broadcast())`, for a KeyedBroadcastProcessFunction.
+
+        Where one key has a declared type and the other (of a key function) has none, the declared one holds for both."""
+        if isinstance(other, KeyedStream):
+            return ConnectedStreams(self._stream, other._stream, joined_selectors(self._key, other._key))
+        if not getattr(other, "_is_broadcast", False):
+            raise GraphError(
+                "a keyed stream connects to another keyed stream, or to a broadcast one: call key_by on both, or "
+                "broadcast() on the other"
+            )
+        return ConnectedStreams(self._stream, other, (self._key, None))
+
+    # -- building ---------------------------------------------------------------------------------------------------
+
+    def _extreme(
+        self,
+        field: FieldName,
+        how: str,
+        is_better: Callable[[Any, Any], bool],
+        uid: str | None,
+        name: str | None,
+        parallelism: int | None,
+        max_parallelism: int | None,
+    ) -> DataStream[T]:
+        get = make_key_selector(self._stream._type, (field,), None, how).row_key()
+
+        def better(best: Any, row: Any) -> Any:
+            return row if is_better(get(row), get(best)) else best
+
+        return self._reduced(better, name or f"{how} {field}", uid, parallelism, max_parallelism)
+
+    def _reduced(
+        self,
+        combine: Callable[[Any, Any], Any],
+        name: str,
+        uid: str | None,
+        parallelism: int | None,
+        max_parallelism: int | None,
+    ) -> DataStream[T]:
+        value_type = self._stream._type.annotation if self._stream._type.typed else Pickled
+        if isinstance(value_type, pa.Schema):
+            value_type = pa.struct(list(value_type))
+        built_in = aggregates.reduce_function(combine, value_type)
+        return self._built_in(built_in, self._stream._type, name, uid, parallelism, max_parallelism)
+
+    def _fold(
+        self,
+        field: FieldName,
+        how: str,
+        uid: str | None,
+        name: str | None,
+        parallelism: int | None,
+        max_parallelism: int | None,
+    ) -> DataStream[Any]:
+        """Whole batches where the key and the number are columns, else record by record; the stored state is the same."""
+        selector = make_key_selector(self._stream._type, (field,), None, how)
+        value_type = selector.key_annotation
+        out = self._pairs(value_type)
+        function: KeyedProcessFunction | KeyedBatchFunction
+        if selector.fields is not None and vectorised.in_batches(self._stream._type, self._key, value_type):
+            (column,) = selector.fields
+            if how == "sum":
+                function = vectorised.sum_function(column, value_type, out)
+            else:
+                function = vectorised.extreme_function(column, value_type, how, out)
+        else:
+            folds: dict[str, Callable[[Any, Any], Any]] = {"sum": op.add, "min": min, "max": max}
+            stored = Pickled if value_type is None else value_type
+            function = aggregates.fold_function(selector.row_key(), folds[how], stored)
+        return self._built_in(function, out, name or f"{how} {field}", uid, parallelism, max_parallelism)
+
+    def _pairs(self, value_type: Any) -> RecordType:
+        key = self._key.key_annotation
+        mixed = key is None or column_type(self._key.key_type()) is None
+        return record_type(None if mixed or value_type is None else tuple_of([key, value_type]))
+
+    def _built_in(
+        self,
+        function: KeyedProcessFunction | KeyedBatchFunction,
+        out: RecordType,
+        name: str,
+        uid: str | None,
+        parallelism: int | None,
+        max_parallelism: int | None,
+    ) -> DataStream[Any]:
+        spec: specs.Spec
+        if isinstance(function, KeyedBatchFunction):
+            spec = specs.KeyedBatchSpec(function, self._key)
+        else:
+            spec = specs.KeyedProcessSpec(function, self._key)
+        return self._apply(spec, name, out, uid, parallelism, max_parallelism)
+
+    def _apply(
+        self,
+        spec: specs.Spec,
+        name: str,
+        out: RecordType,
+        uid: str | None,
+        parallelism: int | None,
+        max_parallelism: int | None,
+    ) -> DataStream[Any]:
+        stream = self._stream
+        edges = [each.keyed_edge(self._key) for each in stream._inputs]
+        new = add_operator(stream._env, spec, name, {MAIN_OUTPUT: out}, uid, parallelism, max_parallelism, edges)
+        return stream._output_of(new, out)
