@@ -41,7 +41,7 @@ test: installed ## all of CI: check, then every test that is not slow
 test-slow: fetched ## the tests that make test leaves out: soaks, and the rest of each matrix; the last line says how long
 	@$(ARCHIVE); $(TESTS) -m slow
 
-check: $(READY) ## quick: format, lint, types of protocol state storage wire, import rules
+check: $(READY) ## quick: format, lint, types, import rules
 	@failed=; \
 	echo "check: format"; $(PYTHON) -m ruff format --check --quiet . || failed="$$failed format"; \
 	echo "check: lint"; $(PYTHON) -m ruff check --quiet . || failed="$$failed lint"; \

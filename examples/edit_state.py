@@ -56,7 +56,7 @@ edit.write(str(folder / "corrected"))
 
 finished = job("orders-corrected", rate=None).execute_async(resume=str(folder / "corrected"))
 finished.wait()
-last = {}
+last: dict[str, int] = {}
 for customer, total in finished.results("results"):
     last[customer] = max(total, last.get(customer, 0))
 for customer in sorted(last):

@@ -67,7 +67,7 @@ class Batch:
     def columns(self) -> pa.RecordBatch:
         """Raises TypeDeclarationError when the stream is untyped or a row does not fit the type."""
         if self._columns is None:
-            self._columns = self.type.to_batch(self._rows)
+            self._columns = self.type.to_batch(self.rows())
         return self._columns
 
     def slice(self, start: int, stop: int) -> Batch:

@@ -46,7 +46,7 @@ class TidegateError(Exception):
         message = shown_text(message, MAX_MESSAGE)
         super().__init__(message)
         self.message = message
-        self.context = {
+        self.context: dict[str, Any] = {
             name: shown_text(value, MAX_MESSAGE) if isinstance(value, str) else value for name, value in context.items()
         }
         self.__dict__.update(self.context)

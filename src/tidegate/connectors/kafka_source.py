@@ -178,12 +178,13 @@ class _KafkaReader(SourceReader):
         for split in splits:
             topic, partition = parted(split.id)
             position = split.position
-            if not isinstance(position, dict) or not isinstance(position.get("offset"), int):
+            offset = position.get("offset") if isinstance(position, dict) else None
+            if not isinstance(position, dict) or not isinstance(offset, int):
                 raise ConfigurationError(
                     f"Position {position!r} of {split.id} is none of a Kafka partition.", split=split.id
                 )
             end = position.get("end")
-            progress = _Progress(topic, partition, int(position["offset"]), end if isinstance(end, int) else None)
+            progress = _Progress(topic, partition, offset, end if isinstance(end, int) else None)
             progress.finished = progress.end is not None and progress.offset >= progress.end
             self._progress[topic, partition] = progress
         self._finder.known = frozenset(topic for topic, _ in self._progress)

@@ -95,7 +95,7 @@ def _expanded(path: str) -> list[str]:
 
 
 def _files_below(folder: str) -> list[str]:
-    files = []
+    files: list[str] = []
     for current, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not is_hidden(name)]
         files.extend(os.path.join(current, name) for name in names if not is_hidden(name))

@@ -76,6 +76,7 @@ class PartWriter:
                 f"{', '.join(type.field_names) or '(none: it has no type)'}."
             )
         for name in self._partition_by:
+            assert type.schema is not None  # it has the field
             check_partition_type(name, type.schema.field(name).type)
         # As in Hive and Spark: in Parquet a partition's value stands in the folder's name alone. Lines keep all fields.
         self._drops = bool(self._partition_by) and format == "parquet"

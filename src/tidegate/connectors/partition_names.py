@@ -47,7 +47,8 @@ def check_partition_type(name: str, type: pa.DataType) -> None:
 
 
 def _is_binary(type: pa.DataType) -> bool:
-    return pa.types.is_binary(type) or pa.types.is_large_binary(type) or pa.types.is_fixed_size_binary(type)
+    is_a = pa.types
+    return bool(is_a.is_binary(type) or is_a.is_large_binary(type) or is_a.is_fixed_size_binary(type))
 
 
 class FolderCheck:

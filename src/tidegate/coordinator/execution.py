@@ -102,7 +102,7 @@ class JobExecution:
         self._hellos: dict[SlotId, Hello] = {}
         self._leaving: list[tuple[RunningGang, float]] = []  #: gangs whose tasks may still hold slots, and since when
         self._desk = SavepointDesk()
-        self._storing = StoringThread(lambda failure: self._post(lambda: self._attempt and self._attempt.fail(failure)))
+        self._storing = StoringThread(lambda failure: self._to_attempt(lambda attempt: attempt.fail(failure)))
         self.ended: JobEnded | None = None
         self.end_event = threading.Event()
         self._ending = threading.Lock()
@@ -118,7 +118,7 @@ class JobExecution:
         self._post(lambda: setattr(self._job.recorder, "why", why))
 
     def request_checkpoint(self) -> None:
-        self._post(lambda: self._attempt and self._attempt.request_checkpoint())
+        self._to_attempt(lambda attempt: attempt.request_checkpoint())
 
     @property
     def plan(self) -> JobPlan:
@@ -329,6 +329,10 @@ class JobExecution:
             self._queue.get(timeout=max(0.0, min(deadline - time.monotonic(), 1.0)))()
         except queue.Empty:
             return
+
+    def _to_attempt(self, action: Callable[[Attempt], None]) -> None:
+        """In the coordinator's thread, if an attempt runs by then."""
+        self._post(lambda: None if self._attempt is None else action(self._attempt))
 
     def _post(self, action: Callable[[], object]) -> None:
         self._queue.put(action)  # type: ignore[arg-type]

@@ -10,7 +10,8 @@ from tidegate.wire.control import SlotFailed, Start, Unsendable
 
 def lost_slot(plan: JobPlan, slot: SlotId, reason: str) -> JobFailed:
     """With what ran in it: nobody knows which of them was at work."""
-    message, context = f"slot {slot} was lost: {reason}", {}
+    message = f"slot {slot} was lost: {reason}"
+    context: dict[str, object] = {}
     for chain, subtask in plan.hosted_in(slot):
         names = " -> ".join(planned.operator.name for planned in chain.operators)
         message += f"\n  with {names} (uid {chain.head.uid!r}), subtask {subtask}"

@@ -237,7 +237,7 @@ class JobRun:
         self._next_id = CheckpointId(max(self._next_id, record.next_checkpoint_id))
         self._attempt = attempt = AttemptId(Generation(record.generation), AttemptNumber(self._number))
         discovered = {
-            operator.uid: _discover(operator)
+            str(operator.uid): _discover(operator)
             for operator in self.plan.operators
             if isinstance(operator.operator.spec, SourceSpec)
         }
@@ -332,7 +332,7 @@ class JobRun:
 
     def check_parallelism(self, parallelism: Parallelism) -> JobPlan:
         """The plan at another parallelism. :raises ConfigurationError: when the job cannot have it."""
-        kept = {op.uid: op.max_parallelism for op in self.plan.operators if keys_of(op.operator.spec)}
+        kept = {str(op.uid): op.max_parallelism for op in self.plan.operators if keys_of(op.operator.spec)}
         if isinstance(parallelism, int):
             return plan_job(self._name, self._graph, parallelism, kept)
         now: dict[str, int] = {op.uid: op.parallelism for op in self.plan.operators}

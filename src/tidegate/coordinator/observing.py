@@ -360,8 +360,10 @@ class JobView:
         return f"{line}{stored:,} from storage" + (f"; {rejected} damaged copies were not used" if rejected else "")
 
     def _say(self, level: str, at: float, message: str, place: AttemptFailed | None = None) -> None:
-        where = {} if place is None else {"operator": place.operator, "uid": place.uid, "subtask": place.subtask}
-        self.log(JobLine(at, level, "tidegate.job", message, str(self.attempt or ""), **where))
+        line = JobLine(at, level, "tidegate.job", message, str(self.attempt or ""))
+        if place is not None:
+            line = replace(line, operator=place.operator, uid=place.uid, subtask=place.subtask)
+        self.log(line)
 
     def _hear(self, slot: SlotId, heartbeat: Heartbeat) -> None:
         attempt = str(self.attempt or "")

@@ -106,6 +106,7 @@ class CheckpointRecorder:
         last = self.log.last
         assert last is not None
         stop = purpose in (Purpose.SUSPEND, Purpose.DRAIN)
+        dropped: list[CheckpointPointer]
         if stop:
             kept, dropped = [*last.retained, pointer], []  # the user may want to go back behind the savepoint
         else:

@@ -130,7 +130,8 @@ def _deal_splits(
                     found = spec.source.appeared(split) if snapshots else split
                     known[split.id] = SplitState(found.id, found.position, found.finished)
             ordered = sorted(known.values(), key=lambda split: split.id)
-            dealt[operator.uid] = shares = [[] for _ in range(operator.parallelism)]
+            shares: list[list[SplitState]] = [[] for _ in range(operator.parallelism)]
+            dealt[operator.uid] = shares
             for place, state in enumerate(ordered):
                 owner = spec.source.owner(state.id, operator.parallelism)
                 shares[place % operator.parallelism if owner is None else owner].append(state)

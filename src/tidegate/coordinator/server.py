@@ -113,11 +113,12 @@ class ControlServer:
         slot: SlotId | None = None
         reason = "the connection was closed"
         try:
-            slot, hello = await asyncio.wait_for(self._greet(reader, writer), HELLO_TIMEOUT_S)
-            self._events.connected(slot, hello)
+            greeted, hello = await asyncio.wait_for(self._greet(reader, writer), HELLO_TIMEOUT_S)
+            slot = greeted
+            self._events.connected(greeted, hello)
             received = Received()
             while True:
-                self._events.said(slot, decode_from_slot(await _read_message(reader, received)))
+                self._events.said(greeted, decode_from_slot(await _read_message(reader, received)))
         except (TimeoutError, ProtocolViolation) as error:
             log.warning("a control connection was refused: %s", error)
             reason = str(error)

@@ -93,10 +93,10 @@ def _vertex(vertex: Vertex, parts: list[SlotCheckpoint]) -> dict[str, Any]:
 
 
 def _largest(parts: list[tuple[Vertex, int, SlotCheckpoint]]) -> list[dict[str, Any]]:
-    found = [
+    found: list[dict[str, Any]] = [
         {"uid": uid, "subtask": index, "size": part.operator_bytes[uid]}
         for vertex, index, part in parts
         for uid in vertex.uids
         if part.operator_bytes.get(uid)
     ]
-    return sorted(found, key=lambda entry: -int(entry["size"]))[:LARGEST]
+    return sorted(found, key=lambda entry: -entry["size"])[:LARGEST]

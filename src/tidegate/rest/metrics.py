@@ -180,7 +180,7 @@ class Measured:
 
     def _rate(self, uids: list[str], index: int, what: str) -> float:
         found = [self.rates[uid, index] for uid in uids if (uid, index) in self.rates]
-        parts = [getattr(rates, what) for rates in found]
+        parts: list[float | None] = [getattr(rates, what) for rates in found]
         return round(sum(part for part in parts if part is not None), 3)
 
 

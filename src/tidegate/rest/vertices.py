@@ -118,7 +118,7 @@ def pressure_level(part: float) -> str:
 def back_pressure(job: ServedJob, vertex: Vertex) -> dict[str, Any]:
     loads = job.loads()
     snapshot = job.view.snapshot()
-    subtasks = []
+    subtasks: list[dict[str, Any]] = []
     for index, slot in enumerate(vertex.slots()):
         load = loads.get(slot)
         backpressured = 0.0 if load is None else load.backpressured

@@ -63,7 +63,7 @@ def read_increment_file(
     :raises CheckpointDamaged: when the file is missing, cut short or changed.
     """
     ref = FileRef(size=file.size, path=file.path, sections=_index(storage, file))
-    yield from read_sections(storage, ref, lambda section: section.key_group in key_groups)  # type: ignore[arg-type]
+    yield from read_sections(storage, ref, lambda section: section.key_group in key_groups)
 
 
 def _index(storage: FileStorage, file: StoredFile) -> list[SectionRef]:

@@ -26,8 +26,9 @@ import xxhash
 
 from tidegate.errors import CheckpointDamaged, ProtocolViolation, StateTooLarge, StorageError
 from tidegate.storage.metadata import PARQUET, FileRef, SectionRef
+from tidegate.storage.state_files import FileStorage
 from tidegate.storage.state_tables import read_table
-from tidegate.storage.store import Data, ObjectStore, StorageNotFound
+from tidegate.storage.store import Data, StorageNotFound
 
 SCHEMA_KIND = "schema"
 SCHEMA_KEY_GROUP = -2  # -1 is what is not keyed
@@ -144,7 +145,7 @@ class SnapshotFileWriter:
 
 
 def store_snapshot(
-    store: ObjectStore, path: str, data: Data, sections: Sequence[SectionRef], inline_limit: int
+    store: FileStorage, path: str, data: Data, sections: Sequence[SectionRef], inline_limit: int
 ) -> FileRef:
     """Durable when it returns. At most `inline_limit` bytes travel inside the metadata, which saves a request."""
     view = memoryview(data).cast("B")
@@ -197,7 +198,7 @@ def select_sections(file: FileRef, wanted: Callable[[SectionRef], bool]) -> File
 
 
 def read_sections(
-    store: ObjectStore,
+    store: FileStorage,
     file: FileRef,
     wanted: Callable[[SectionRef], bool] | Sequence[SectionRef] | None = None,
 ) -> Iterator[tuple[SectionRef, pa.RecordBatch]]:
@@ -244,7 +245,7 @@ def _read_batch(data: pa.Buffer, schema: pa.Schema | None, where: str) -> pa.Rec
     return pa.ipc.read_record_batch(message, schema)
 
 
-def _read_bytes(store: ObjectStore, file: FileRef, name: str) -> Iterator[tuple[SectionRef, pa.Buffer]]:
+def _read_bytes(store: FileStorage, file: FileRef, name: str) -> Iterator[tuple[SectionRef, pa.Buffer]]:
     """Each section with the bytes that are at its place, in the order of the file."""
     ordered = sorted(file.sections, key=lambda section: section.offset)
     if file.inline is not None:

@@ -65,9 +65,9 @@ class Arrivals:
     def _next(self) -> Frame | None:
         while self._released:
             if len(self._released[0]):
-                frame = self._released[0].pop()
-                self._restored -= frame.sender == RESTORED
-                return frame
+                released = self._released[0].pop()
+                self._restored -= released.sender == RESTORED
+                return released
             self._released.popleft().close()
         frame = self._mailbox.take_frame()
         if frame is not None:

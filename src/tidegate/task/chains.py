@@ -6,7 +6,7 @@ first, at most once over all restores, and the end is passed on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import cloudpickle
@@ -34,7 +34,7 @@ class HostedChain:
     operators: list[RunningOperator]  #: parents before children
     writers: list[EdgeWriter]
     open_channels: set[Channel] = field(default_factory=set)  #: (edge, origin) that have not ended
-    valve: WatermarkValve = field(default_factory=WatermarkValve)
+    valve: WatermarkValve[Channel] = field(default_factory=WatermarkValve)
     ended: bool = False  #: the end was passed on, in this attempt
 
     @property
@@ -136,7 +136,7 @@ def _host(plan: JobPlan, chain: Chain, subtask: int, outbox: Outbox, around: Ope
             readers.setdefault(plan.edges[index].edge.tag, Readers()).edges.append(writer.write)
             watermarks.append(writer.write_watermark)
         operator.connect(readers, watermarks)
-    open_channels = {
+    open_channels: set[Channel] = {
         (edge.index, origin)
         for edge in plan.edges
         if edge.edge.downstream == chain.head.uid
@@ -146,7 +146,7 @@ def _host(plan: JobPlan, chain: Chain, subtask: int, outbox: Outbox, around: Ope
 
 
 def call_all(
-    operators: list[RunningOperator], call: Callable[[RunningOperator], None], checkpoint: CheckpointId
+    operators: Iterable[RunningOperator], call: Callable[[RunningOperator], None], checkpoint: CheckpointId
 ) -> None:
     """:raises OperatorFailed: for the first that fails; the others are not called."""
     for operator in operators:

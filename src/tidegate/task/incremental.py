@@ -30,7 +30,8 @@ from typing import Any, Protocol, runtime_checkable
 from tidegate.errors import StorageError
 from tidegate.ids import CheckpointId
 from tidegate.state.rocksdb_files import LocalFile
-from tidegate.storage.state_files import FileStorage, SmallFile, StateFiles, StoredFile, store_file
+from tidegate.storage.state_files import SmallFile, StateFiles, StoredFile, store_file
+from tidegate.task.ports import SnapshotStorage
 
 log = logging.getLogger("tidegate.task")
 
@@ -43,10 +44,6 @@ class FilesSnapshot(Protocol):
     """A snapshot that can be kept as files; `RocksSnapshot` is one."""
 
     def files(self) -> list[LocalFile]: ...
-
-
-class IncrementStorage(FileStorage, Protocol):
-    def delete(self, path: str) -> None: ...
 
 
 class Lineage:
@@ -106,7 +103,7 @@ class Lineage:
 def store_increment(
     lineage: Lineage,
     snapshot: FilesSnapshot,
-    storage: IncrementStorage,
+    storage: SnapshotStorage,
     checkpoint: CheckpointId,
     path_of: Callable[[str], str],
     *,
@@ -148,7 +145,7 @@ def store_increment(
     )
 
 
-def _delete(storage: IncrementStorage, paths: list[str]) -> None:
+def _delete(storage: SnapshotStorage, paths: list[str]) -> None:
     """Nobody has been told of these: the checkpoint is declined."""
     for path in paths:
         try:

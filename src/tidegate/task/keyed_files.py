@@ -29,8 +29,9 @@ from tidegate.state.heap_increments import merge_increments
 from tidegate.state.key_groups import overlap
 from tidegate.storage.increment_file import read_increment_file, store_increment_file
 from tidegate.storage.state_files import HEAP, ROCKSDB, StateFiles, StoredFile, fetch_state
-from tidegate.task.incremental import FilesSnapshot, IncrementStorage, Lineage, store_increment
+from tidegate.task.incremental import FilesSnapshot, Lineage, store_increment
 from tidegate.task.local_copies import LocalCopies
+from tidegate.task.ports import SnapshotStorage
 
 if TYPE_CHECKING:
     from tidegate.state.rocksdb import RocksStateBackend
@@ -52,7 +53,7 @@ class KeyedFiles(ABC):
     uid: str
     subtask: int
     key_groups: range
-    storage: IncrementStorage
+    storage: SnapshotStorage
     path_of: PathOf
     copies: LocalCopies = field(default_factory=LocalCopies)
 
@@ -244,7 +245,7 @@ class SlotFiles(dict[str, KeyedFiles]):
         self.copies = copies or LocalCopies()
 
     def keep(
-        self, operators: Iterable[RunningOperator], storage: IncrementStorage, path_of: Callable[[str], PathOf]
+        self, operators: Iterable[RunningOperator], storage: SnapshotStorage, path_of: Callable[[str], PathOf]
     ) -> None:
         """`path_of` gives each operator's way of naming files."""
         for operator in operators:
@@ -259,11 +260,14 @@ class SlotFiles(dict[str, KeyedFiles]):
                 self[operator.uid] = RocksFiles(*of, storage, named, self.copies)
 
     def completed(self, checkpoint: CheckpointId) -> None:
-        for files in (*self.values(), self.copies):
+        for files in self._told():
             files.completed(checkpoint)
 
+    def _told(self) -> list[KeyedFiles | LocalCopies]:
+        return [*self.values(), self.copies]
+
     def aborted(self, checkpoint: CheckpointId, latest_completed: CheckpointId) -> None:
-        for files in (*self.values(), self.copies):
+        for files in self._told():
             files.aborted(checkpoint)
             files.completed(latest_completed)  # repairs a lost "complete"
 
@@ -273,7 +277,7 @@ class SlotFiles(dict[str, KeyedFiles]):
 
 def restore_files(
     backend: KeyedStateBackend,
-    storage: IncrementStorage,
+    storage: SnapshotStorage,
     states: Sequence[StateFiles],
     dropped: Collection[str] = (),
     copies: Mapping[str, Path] = MappingProxyType({}),
@@ -298,7 +302,7 @@ def restore_files(
 
 
 def _restore_rocks(
-    backend: RocksStateBackend, storage: IncrementStorage, states: Sequence[StateFiles], copies: Mapping[str, Path]
+    backend: RocksStateBackend, storage: SnapshotStorage, states: Sequence[StateFiles], copies: Mapping[str, Path]
 ) -> bool:
     from tidegate.state.rocksdb import StoredFolder
 
@@ -310,7 +314,7 @@ def _restore_rocks(
     return backend.restore_files(folders)
 
 
-def stored_sections(storage: IncrementStorage, state: StateFiles, key_groups: range) -> Iterator[Section]:
+def stored_sections(storage: SnapshotStorage, state: StateFiles, key_groups: range) -> Iterator[Section]:
     """What the files hold for these key groups, in the format of every backend."""
     if state.format == HEAP:
         wanted = overlap(state.key_groups, key_groups)
@@ -328,6 +332,6 @@ def stored_sections(storage: IncrementStorage, state: StateFiles, key_groups: ra
         shutil.rmtree(base, ignore_errors=True)
 
 
-def _increment(storage: IncrementStorage, file: StoredFile, key_groups: range) -> Iterator[Section]:
+def _increment(storage: SnapshotStorage, file: StoredFile, key_groups: range) -> Iterator[Section]:
     for section, rows in read_increment_file(storage, file, key_groups):
         yield Section(section.state, section.kind, KeyGroup(section.key_group), rows)

@@ -60,7 +60,7 @@ class RestoreStorage:
     def uri(self, path: str) -> str:
         return self.storage.uri(path)
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: Data) -> None:
         raise ProtocolViolation("a restore stores nothing")
 
     def delete(self, path: str) -> None:
@@ -228,7 +228,7 @@ class _CopyingStorage:
     paths: JobPaths
     attempt: AttemptId | None
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: Data) -> None:
         self.storage.put(path, data)
         of = self.paths.checkpoint_of(path)
         if of is not None and of[1] == self.attempt:

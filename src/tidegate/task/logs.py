@@ -72,8 +72,8 @@ class SlotLog(logging.Handler):
             return json.dumps(what | place, ensure_ascii=False)
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(line.at)) + f",{int(line.at % 1 * 1000):03d}"
         whose = f" {line.uid}#{line.subtask}" if line.uid else ""
-        place = f"{self._place['job']} {self._place['attempt']} {self._place['slot']}{whose}"
-        return f"{at} {line.level} [{place}] {line.logger}: {line.message}"
+        where = f"{self._place['job']} {self._place['attempt']} {self._place['slot']}{whose}"
+        return f"{at} {line.level} [{where}] {line.logger}: {line.message}"
 
     def _line(self, record: logging.LogRecord) -> LogLine:
         message = record.getMessage()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tidegate.ids import SlotId
+from tidegate.storage.state_files import FileStorage
 from tidegate.wire.control import FromSlot
 
 
@@ -28,12 +29,8 @@ class RunAtOnce:
         job()
 
 
-class SnapshotStorage(Protocol):
+class SnapshotStorage(FileStorage, Protocol):
     """Where snapshot files are written to and read from; `storage.ObjectStore` is one."""
-
-    def put(self, path: str, data: bytes) -> None: ...
-
-    def get_range(self, path: str, start: int, length: int) -> bytes: ...
 
     def delete(self, path: str) -> None: ...
 

@@ -36,7 +36,7 @@ def restore_state(
                 operator.begin(start.incarnation)
             except Exception as error:
                 raise OperatorFailed(operator, error) from error
-    operators = {operator.uid: operator for chain in chains for operator in chain.operators}
+    operators = {str(operator.uid): operator for chain in chains for operator in chain.operators}
     for uid, group in groupby(start.states, key=lambda state: state.uid):
         states = list(group)
         backend = _backend_of(operators, uid)
@@ -86,7 +86,9 @@ def in_flight_frames(
     """
     edges = {edge_name(edge): edge for edge in plan.edges}
     old_parallelism = {restore.uid: restore.old_parallelism for restore in start.subtasks}
-    places = {operator.uid: place for chain, _ in receivers.values() for place, operator in enumerate(chain.operators)}
+    places = {
+        str(operator.uid): place for chain, _ in receivers.values() for place, operator in enumerate(chain.operators)
+    }
     wanted = {section.uid for file in start.in_flight for section in file.sections}
     for uid in sorted(wanted, key=lambda uid: (-places[uid], uid)):
         files = (select_sections(file, partial(_is_for, uid)) for file in start.in_flight)

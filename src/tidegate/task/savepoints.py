@@ -23,7 +23,7 @@ from tidegate.storage.metadata import NOT_KEYED, FileRef
 from tidegate.storage.savepoint_format import native_file_path, state_file_path, table_path
 from tidegate.storage.state_files import StateFiles
 from tidegate.storage.state_tables import store_table
-from tidegate.task.incremental import FilesSnapshot, IncrementStorage, Lineage, store_increment
+from tidegate.task.incremental import FilesSnapshot, Lineage, store_increment
 from tidegate.task.operators.base import OperatorSnapshot
 from tidegate.task.ports import SnapshotStorage
 from tidegate.wire.control import SavepointOrder
@@ -34,7 +34,7 @@ def native_path(order: SavepointOrder, slot: SlotId) -> str:
 
 
 def store_files(
-    storage: IncrementStorage,
+    storage: SnapshotStorage,
     order: SavepointOrder,
     slot: SlotId,
     plan: JobPlan,
@@ -58,7 +58,12 @@ def store_files(
             share=False,
         )
 
-    return [store(each, each.keyed) for each in operators if isinstance(each.keyed, FilesSnapshot)]
+    stored: list[StateFiles] = []
+    for operator in operators:
+        files: object = operator.keyed
+        if isinstance(files, FilesSnapshot):
+            stored.append(store(operator, files))
+    return stored
 
 
 def store_tables(
@@ -73,10 +78,10 @@ def store_tables(
 
     `states` gives (uid, section), the sections of one state one after another, key groups ascending.
     """
-    keys = {operator.uid: keys_of(operator.operator.spec) for operator in plan.operators}
+    keys = {str(operator.uid): keys_of(operator.operator.spec) for operator in plan.operators}
     tables = []
     for (uid, state, kind), sections in groupby(states, lambda entry: (entry[0], entry[1].state, entry[1].kind)):
-        selectors = keys.get(uid)  # type: ignore[call-overload]
+        selectors = keys.get(uid)
         key_type = selectors[0].key_type() if selectors else None
         path = f"{order.folder}/{table_path(uid, state, kind, slot.layer, slot.index)}"
         rows = _rows((section for _, section in sections), key_type)

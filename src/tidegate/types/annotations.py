@@ -105,7 +105,7 @@ def _tuple(annotation: Any, arguments: tuple[Any, ...], within: tuple[type, ...]
 def _dataclass(cls: type, within: tuple[type, ...]) -> DataType:
     if cls in within:
         raise _refused(cls, "It contains itself, and a column cannot: use tidegate.types.Pickled for that field.")
-    if cls.__new__ is not object.__new__:
+    if getattr(cls, "__new__", None) is not object.__new__:
         raise _refused(cls, "It makes its instances in a way of its own (__new__): use tidegate.types.Pickled.")
     fields = dataclasses.fields(cls)
     if not fields:

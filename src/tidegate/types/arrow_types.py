@@ -38,7 +38,8 @@ class ArrowType(DataType):
     def _decode(self, array: pa.Array) -> list[Any]:
         if not array.type.equals(self.arrow) and not array.type.equals(plain_type(self.arrow)):
             array = array.cast(plain_type(self.arrow))
-        return array.to_pylist()
+        values: list[Any] = array.to_pylist()
+        return values
 
     def _copied(self, value: Any) -> Any:
         return copy.deepcopy(value)

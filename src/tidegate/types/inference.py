@@ -45,5 +45,5 @@ def _common_type(items: list[Any]) -> Any:
     if kind is tuple and len({len(item) for item in items}) == 1 and items[0]:
         columns = [_common_type(list(column)) for column in zip(*items, strict=True)]
         if all(column in SCALARS for column in columns):
-            return tuple[tuple(columns)]
+            return tuple.__class_getitem__(tuple(columns))
     return None

@@ -28,9 +28,13 @@ class _Noting(cloudpickle.Pickler):  # type: ignore[misc]
         self.classes: dict[str, type] = {}
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, type) and obj.__module__ == MAIN and getattr(sys.modules[MAIN], obj.__name__, None) is obj:
+        if _is_of_main(obj):
             self.classes[obj.__name__] = obj  # those inside of classes are found through these
         return super().reducer_override(obj)
+
+
+def _is_of_main(obj: Any) -> bool:
+    return isinstance(obj, type) and obj.__module__ == MAIN and vars(sys.modules[MAIN]).get(obj.__name__) is obj
 
 
 def with_program_classes(shipped: Any) -> bytes:

@@ -81,7 +81,7 @@ class RecordType(ABC):
         return pa.RecordBatch.from_arrays(plain, schema=self.schema)
 
     def equals(self, other: object) -> bool:
-        return type(self) is type(other) and self.name == other.name and self.schema == other.schema  # type: ignore[attr-defined]
+        return type(self) is type(other) and self.name == other.name and self.schema == other.schema
 
     def __eq__(self, other: object) -> bool:
         return self.equals(other)
@@ -181,7 +181,8 @@ class SchemaRecords(RecordType):
             odd = next(row for row in rows if not unknown.isdisjoint(row))
             raise misfit(odd, self.name, f"The schema has no field {', '.join(map(repr, unknown))}.")
         columns = []
-        for field, field_type in zip(self.schema, self.field_types, strict=True):
+        schema: pa.Schema = self.schema
+        for field, field_type in zip(schema, self.field_types, strict=True):
             name = field.name
             column = encode_inside(f"field {name!r}", field_type, [row.get(name) for row in rows])
             if column.null_count and not field.nullable:

@@ -36,11 +36,11 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
 def is_text(arrow: pa.DataType) -> bool:
-    return pat.is_string(arrow) or pat.is_large_string(arrow) or pat.is_string_view(arrow)
+    return bool(pat.is_string(arrow) or pat.is_large_string(arrow) or pat.is_string_view(arrow))
 
 
 def is_bytes(arrow: pa.DataType) -> bool:
-    return (
+    return bool(
         pat.is_binary(arrow)
         or pat.is_large_binary(arrow)
         or pat.is_binary_view(arrow)
@@ -70,7 +70,8 @@ class ScalarType(DataType):
         return pa.array(values, self.arrow, from_pandas=False)
 
     def _decode(self, array: pa.Array) -> list[Any]:
-        return self._native(array).to_pylist()
+        values: list[Any] = self._native(array).to_pylist()
+        return values
 
     def _native(self, array: pa.Array) -> pa.Array:
         if array.type.equals(self.arrow):
@@ -109,10 +110,11 @@ class IntType(ScalarType):
             ) from None
 
     def _decode(self, array: pa.Array) -> list[Any]:
-        return self._native(array).to_numpy().tolist()
+        values: list[Any] = self._native(array).to_numpy().tolist()
+        return values
 
     def _readable(self, arrow: pa.DataType) -> bool:
-        return pat.is_integer(arrow)
+        return bool(pat.is_integer(arrow))
 
 
 class FloatType(ScalarType):
@@ -136,10 +138,11 @@ class FloatType(ScalarType):
         raise misfit(value, self.name, self.way_out)
 
     def _decode(self, array: pa.Array) -> list[Any]:
-        return self._native(array).to_numpy().tolist()
+        values: list[Any] = self._native(array).to_numpy().tolist()
+        return values
 
     def _readable(self, arrow: pa.DataType) -> bool:
-        return pat.is_floating(arrow) or pat.is_integer(arrow)
+        return bool(pat.is_floating(arrow) or pat.is_integer(arrow))
 
 
 class BoolType(ScalarType):
@@ -192,7 +195,7 @@ class DateType(ScalarType):
     way_out = "A datetime is no date: use its .date()."
 
     def _readable(self, arrow: pa.DataType) -> bool:
-        return pat.is_date64(arrow)
+        return bool(pat.is_date64(arrow))
 
 
 class DatetimeType(ScalarType):
@@ -242,7 +245,7 @@ class NaiveDatetimeType(ScalarType):
         return pa.array(values, self.arrow, from_pandas=False)
 
     def _decode(self, array: pa.Array) -> list[Any]:
-        values = self._native(array).to_numpy().tolist()  # twenty times as fast as to_pylist
+        values: list[Any] = self._native(array).to_numpy().tolist()  # twenty times as fast as to_pylist
         if not set(map(type, values)) <= {datetime}:  # numpy gives what datetime cannot hold as integers
             raise ValueError("it has times outside the years 1 to 9999")
         return values

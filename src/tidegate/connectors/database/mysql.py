@@ -140,7 +140,8 @@ class MySqlSession(Session):
                 raise
 
     def _is_too_large(self, row: Sequence[Any]) -> bool:
-        return sum(len(value) for value in row if isinstance(value, str | bytes)) > self._largest_packet - 1000
+        size = sum(len(value) for value in row if isinstance(value, str | bytes))
+        return bool(size > self._largest_packet - 1000)
 
     def insert_if_absent(self, table: str, values: dict[str, Any]) -> bool:
         names, places = ", ".join(map(self.quoted, values)), ", ".join(["%s"] * len(values))

@@ -15,6 +15,7 @@ from tidegate.graph.logical import MAIN_OUTPUT
 from tidegate.ids import CheckpointId
 from tidegate.protocol.watermarks import IDLE, MIN_WATERMARK
 from tidegate.storage.metadata import Committable, SplitState
+from tidegate.types import UNTYPED
 from tidegate.wire.control import OperatorMetrics
 
 if TYPE_CHECKING:
@@ -114,7 +115,9 @@ class RunningOperator:
         self.name = planned.operator.name
         self.subtask = subtask
         self.parallelism = planned.parallelism
-        self.output_type: RecordType | None = planned.operator.outputs.get(MAIN_OUTPUT)
+        self.output_type: RecordType = planned.operator.outputs.get(
+            MAIN_OUTPUT, UNTYPED
+        )  #: UNTYPED where there is none
         self.ended = False  #: end_input has run, in this attempt or before
         self.records_in = 0
         self.records_out = 0

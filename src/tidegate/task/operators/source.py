@@ -53,16 +53,16 @@ class SourceOperator(RunningOperator):
         side: dict[str, list[Any]] = {}
         origins: Origins | None = None
         try:
-            records = reader.poll(deadline)
-            if records is None:
+            polled = reader.poll(deadline)
+            if polled is None:
                 self.exhausted = not reader.finds_splits and all(split.finished for split in reader.splits())
                 return False
-            if isinstance(records, Polled):
-                if records.origins is not None:
+            if isinstance(polled, Polled):
+                if polled.origins is not None:
                     open_splits = frozenset(split.id for split in reader.splits() if not split.finished)
-                    origins = Origins(open_splits, records.origins)
-                records, side = records.records, records.side
-            batch = self._batch_of(records)
+                    origins = Origins(open_splits, polled.origins)
+                side = polled.side
+            batch = self._batch_of(polled.records if isinstance(polled, Polled) else polled)
             batch.origins = origins
         except Exception as error:
             raise OperatorFailed(self, error) from error
@@ -93,7 +93,6 @@ class SourceOperator(RunningOperator):
             self._reader.close()
 
     def _batch_of(self, records: Any) -> Batch:
-        assert self.output_type is not None
         if isinstance(records, pa.RecordBatch):
             return Batch(self.output_type, columns=self.output_type.conformed(records))
         return Batch(self.output_type, rows=self._own(MAIN_OUTPUT, records))

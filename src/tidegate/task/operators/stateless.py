@@ -88,7 +88,6 @@ def emit_columns(operator: RunningOperator, result: Any, timestamps: np.ndarray[
         return
     if not isinstance(result, pa.RecordBatch):
         raise TypeError(f"a batch function must return a pyarrow.RecordBatch or None, not {type(result).__name__}")
-    assert operator.output_type is not None
     if not operator.output_type.typed:
         raise TypeDeclarationError(f"{operator.name} returns columns: declare their type with returns=")
     try:

@@ -44,7 +44,6 @@ class TimestampOperator(RunningOperator):
         # A split may have finished with these very records, and they may be its first since the start.
         origins = batch.origins
         self._reads(frozenset([_WHOLE]) if origins is None else origins.splits.union(origins.of), now)
-        assert self.output_type is not None
         self.emit(
             Batch(
                 self.output_type,
