@@ -56,7 +56,8 @@ def add_sinks(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 def sinks(options: argparse.Namespace) -> int:
     """Gives the exit code."""
-    from tidegate.cli.run import EXIT_CONFIGURATION, EXIT_FAILED, say_error
+    from tidegate.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED
+    from tidegate.cli.run import say_error
     from tidegate.errors import ConfigurationError, TidegateError
 
     try:
