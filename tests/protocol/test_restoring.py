@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -189,6 +190,24 @@ def test_at_another_parallelism_an_operator_has_ended_only_if_all_of_it_had(flag
     starts = plan_start(planned(2), old, discovered(4))
 
     assert ended(starts, "source") == ended(starts, "count") == ended(starts, "out") == [expected] * 2
+
+
+@pytest.mark.parametrize(
+    ("way", "expected"),
+    [
+        (lambda stream: stream.rescale(), [True, True, False, False]),  # 0 and 1 hear of source 0 alone
+        (lambda stream: stream.rebalance(), [False] * 4),
+    ],
+)
+def test_a_subtask_has_ended_when_all_have_that_reach_it(
+    way: Callable[[tg.DataStream], tg.DataStream], expected: list[bool]
+) -> None:
+    env = environment(parallelism=2)
+    way(env.from_source(Numbered(1, 4, 3), uid="source")).sink_to(LedgerSink("out"), uid="out", parallelism=4)
+    plan = plan_job("job", env._graph, 2)
+    old = all_read(checkpoint(plan, ended={"source": [True, False], "out": [True, True, False, False]}))
+
+    assert ended(plan_start(plan, old, discovered(4)), "out") == expected
 
 
 def test_an_operator_behind_one_that_will_send_again_has_not_ended() -> None:
