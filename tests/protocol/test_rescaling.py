@@ -253,6 +253,16 @@ def test_a_running_job_is_rescaled(backend: str, kind: str, unaligned: bool, old
     assert_all_came_out(new)
 
 
+@pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
+def test_single_operators_of_a_running_job_are_rescaled_also_where_that_breaks_their_chains(unaligned: bool) -> None:
+    """Their sinks stay at two subtasks, so what was a function call becomes an exchange."""
+    ask = Ask(SavepointRequest(None, stop=StopMode.RESCALE, parallelism={"every": 3, "hoard": 3}), after_checkpoints=1)
+    run(job(fresh_storage(), parallelism=2, unaligned=unaligned), ask)
+
+    assert sorted(share.subtask for share in shares) == [0, 1, 2]
+    assert_all_came_out(3)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_an_unaligned_checkpoint_becomes_a_savepoint_with_its_records_in_flight(backend: str) -> None:
     settings: dict[str, Any] = {"parallelism": 2, "unaligned": True, "limits": BACKENDS[backend]}

@@ -19,10 +19,12 @@ def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     return capsys.readouterr().out.splitlines()
 
 
-def test_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = run("sessions.py", tmp_path, monkeypatch, capsys)
-
-    assert lines[-1] == "1000 visits of 100 users, 50000 clicks"
+def test_sessions_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        lines = run("sessions.py", tmp_path, monkeypatch, capsys)
+        assert lines[-1] == "1000 visits of 100 users, 50000 clicks"
 
 
 def test_edit_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,7 +57,7 @@ class ScriptedExecution:
             raise KeyboardInterrupt
         return self._event.wait(limit)
 
-    def request_cancel(self) -> None:
+    def request_cancel(self, why: str, keep: bool) -> None:
         self.canceled += 1
         self._event.set()
 
