@@ -92,6 +92,7 @@ class JobConfig:
     rest_address: str = "localhost"  #: to listen on; anything but this machine alone needs a token
     rest_token: str | None = field(default=None, repr=False)  #: None: made up where one is needed
     object_reuse: bool = False  #: records are handed from function to function as they are, not as copies
+    type_checks: str = "first"  #: rows of each typed output that are held against its type: "first", "all" or "none"
     hot_keys: bool = True  #: sample the keys of keyed operators, to show the hottest
     on_term: str | None = (
         None  #: what SIGTERM ends the job with: "checkpoint", "savepoint" or "cancel"; None: see terminating.py
@@ -165,5 +166,9 @@ class JobConfig:
             raise ConfigurationError(f'on_term {self.on_term!r} is unknown: use "checkpoint", "savepoint" or "cancel"')
         if self.on_term_timeout_s < 1:
             raise ConfigurationError("the time for an end by SIGTERM must be at least 1 s")
+        if self.type_checks not in ("first", "all", "none"):
+            raise ConfigurationError(
+                f'type checks {self.type_checks!r} are unknown: use "first" (the first rows of each output), "all" or "none"'
+            )
         if self.log_format not in ("text", "json"):
             raise ConfigurationError(f'the log format {self.log_format!r} is unknown: use "text" or "json"')

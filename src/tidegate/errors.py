@@ -4,6 +4,7 @@ TidegateError
 |-- ConfigurationError          the job or its settings are wrong; nothing has run
 |   |-- GraphError              duplicate or missing uid, an impossible edge
 |   |-- TypeDeclarationError    a type that cannot be declared, a value that does not fit its type
+|   |-- ContractError           a function that does not do what its kind promises: one record where many are expected
 |   |-- UnshippableFunction     a user function that cannot be sent to the executors
 |   |-- SparkSettingsError      the Spark session lacks a setting
 |   `-- NotEnoughSlots          the cluster has fewer task slots than the job needs
@@ -69,6 +70,10 @@ class GraphError(ConfigurationError): ...
 
 
 class TypeDeclarationError(ConfigurationError): ...
+
+
+class ContractError(ConfigurationError, TypeError):
+    """Also a TypeError, which is what Python says of such things. Fields: user_line, of the function."""
 
 
 class UnshippableFunction(ConfigurationError): ...

@@ -23,9 +23,10 @@ from tidegate.coordinator.inputs import written_sources
 from tidegate.coordinator.job import JobRun
 from tidegate.coordinator.observing import JobView
 from tidegate.errors import ConfigurationError, JobFolderInUse, UnshippableFunction
-from tidegate.graph.logical import LogicalGraph
+from tidegate.graph.logical import MAIN_OUTPUT, LogicalGraph
 from tidegate.graph.plan import JobPlan, plan_job
 from tidegate.graph.specs import SinkSpec, SourceSpec, user_function_of
+from tidegate.graph.user_code import never_emits
 from tidegate.other_driver import other_driver, refusal
 from tidegate.rest.identity import job_id
 from tidegate.rest.keeping import keep_history
@@ -182,6 +183,7 @@ def slot_settings(config: JobConfig) -> SlotSettings:
         log_format=config.log_format,
         hot_keys=config.hot_keys,
         object_reuse=config.object_reuse,
+        type_checks=config.type_checks,
         state=BackendSettings(
             kind=config.state_backend,
             # Where all state travels to the driver there are no files to share.
@@ -247,6 +249,16 @@ def say_warnings(graph: LogicalGraph) -> None:
             first.line,
         )
     for op in graph.operators.values():
+        silent = never_emits(op.spec)
+        read_by = [graph.operators[edge.downstream] for edge in graph.outputs_of(op.uid) if edge.tag == MAIN_OUTPUT]
+        if silent is not None and read_by:
+            warnings.warn_explicit(
+                f"{op} at {op.line} emits nothing: its function neither yields nor returns a record, so nothing reaches "
+                f"{', '.join(map(str, read_by))}. Write `yield value` where a record is to be emitted.",
+                UserWarning,
+                silent.file,
+                silent.line,
+            )
         if isinstance(op.spec, SourceSpec) and not op.spec.source.replayable:
             log.warning("%s cannot be replayed: a failure loses what it read since the last checkpoint", op)
         if isinstance(op.spec, SinkSpec) and op.spec.sink.guarantee != "exactly-once":

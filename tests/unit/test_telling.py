@@ -10,15 +10,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from cli_kit import client_of, failed, planned_sums, status
+from cli_kit import client_of, failed, planned_sums, reported, started, status
 from execution_kit import ScriptedCluster, job_run
 
 import tidegate as tg
 from tidegate import telling
+from tidegate.cli.plain import PlainDisplay
 from tidegate.client import JobClient
 from tidegate.config import JobConfig
 from tidegate.coordinator.execution import JobExecution
 from tidegate.coordinator.observing import JobStatus, JobView
+from tidegate.ids import SlotId
 from tidegate.storage.log import JobLog
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import open_store
@@ -174,3 +176,47 @@ def test_other_errors_are_shown_as_python_shows_them(capsys: pytest.CaptureFixtu
     telling._say_error(ZeroDivisionError, caught.value, caught.tb)
 
     assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_a_job_without_checkpoints_is_told_at_its_start_what_that_means(
+    no_logging: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    telling.JobTeller().launching(planned_sums(), JobConfig())
+
+    said = [line.partition(" sums: ")[2] for line in capfd.readouterr().err.splitlines()]
+    assert said == [
+        "starting Spark for 4 slots on this machine",
+        "no checkpoints are taken: what the job has read when it fails is gone (at-most-once). "
+        'env.checkpointing(every="10s", storage="file:///...") keeps it',
+    ]
+
+
+def ended(keep: str, *more: object) -> list[str]:
+    """What is said at the end of a job in which each operator has kept or passed on its records."""
+    view, lines = JobView(), []
+    display = PlainDisplay(lines.append)
+    display.launched(client_of(view), planned_sums())
+    counts = {"numbers": (0, 100), "numbers~map double": (100, 100), "sums": (100, 100), "printed": (100, 0)}
+    after = False
+    for uid, (taken, _) in list(counts.items()):
+        if after:
+            counts[uid] = (0, 0)
+        elif uid == keep:
+            counts[uid], after = (taken, 0), True
+    for event in more:
+        view.publish(event)  # type: ignore[arg-type]
+    view.publish(reported(SlotId(0, 0), counts))
+    view.publish(status(JobStatus.FINISHED))
+    return [line.partition(" sums: ")[2] for line in lines]
+
+
+def test_a_job_from_which_nothing_came_says_where_its_records_have_stayed() -> None:
+    assert ended("numbers~map double") == ["no record has reached a sink. map double: 100 in, 0 out\n", "FINISHED\n"]
+    assert ended("sums") == ["no record has reached a sink. sum 1 (uid sums): 100 in, 0 out\n", "FINISHED\n"]
+
+
+def test_a_job_from_which_something_came_or_that_read_nothing_or_was_restarted_says_nothing_of_it() -> None:
+    assert ended("none of them") == ["FINISHED\n"]
+    assert ended("numbers") == ["FINISHED\n"]
+    assert ended("sums", started(1), started(2))[-1:] == ["FINISHED\n"]
+    assert not any("no record" in line for line in ended("sums", started(1), started(2)))

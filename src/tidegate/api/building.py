@@ -10,6 +10,7 @@ from tidegate.errors import ConfigurationError, GraphError
 from tidegate.graph import specs
 from tidegate.graph.logical import MAIN_OUTPUT, Edge, Operator, Partitioning
 from tidegate.graph.partitioner import Partitioner
+from tidegate.graph.user_code import check_states
 from tidegate.ids import OperatorUid
 from tidegate.state.key_selector import KeySelector
 from tidegate.types import RecordType
@@ -69,6 +70,7 @@ def add_operator(
     graph = env._graph
     if parallelism is not None:
         check_positive(parallelism, "parallelism", name)
+    check_states(specs.user_function_of(spec))
     upstream = [graph.current(edge.upstream) for edge in edges]
     own = OperatorUid(uid) if uid is not None else graph.derive_uid(upstream, name)
     operator = Operator(
@@ -82,6 +84,8 @@ def add_operator(
         max_parallelism=max_parallelism,
     )
     graph.add(operator)
+    if isinstance(spec, specs.SinkSpec):
+        env._built.has_sink(operator.line)
     for before, edge in zip(upstream, edges, strict=True):
         graph.connect(
             Edge(

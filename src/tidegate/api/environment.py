@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegate.api.building import StreamInput, add_operator, declared_type
+from tidegate.api.built_jobs import BuiltJob
 from tidegate.api.overrides import current_overrides
 from tidegate.api.streams import DataStream
 from tidegate.config import JobConfig, RestartSettings
@@ -64,6 +65,7 @@ class StreamEnvironment:
         self._graph = LogicalGraph()
         self._config = JobConfig(master=master)
         self._crash_points: Any = None  #: set by tidegate.testing
+        self._built = BuiltJob(name)
 
     @classmethod
     def get_execution_environment(cls) -> StreamEnvironment:
@@ -216,6 +218,13 @@ class StreamEnvironment:
         self._config.validate()
         return self
 
+    def type_checks(self, rows: str) -> StreamEnvironment:
+        """Which rows are held against the type that their stream declares, where they leave their function: the "first"
+        thousand of each output of each subtask (the default, at no cost after them), "all", or "none"."""
+        self._config = replace(self._config, type_checks=rows)
+        self._config.validate()
+        return self
+
     def executor_python(
         self, *, files: Iterable[str] = (), archives: Iterable[str] = (), executable: str | None = None
     ) -> StreamEnvironment:
@@ -296,6 +305,7 @@ class StreamEnvironment:
         from tidegate.launch import launch
         from tidegate.telling import say_errors_in_words
 
+        self._built.taken_up = True
         say_errors_in_words()
         if job_name is not None:
             JobPaths(job_name)  # refuses a name that cannot be a folder
@@ -316,6 +326,7 @@ class StreamEnvironment:
         from tidegate.graph.explain import explain_plan
         from tidegate.graph.plan import plan_job
 
+        self._built.taken_up = True
         return explain_plan(plan_job(self.name, self._graph, self.parallelism))
 
 

@@ -13,6 +13,7 @@ from typing_extensions import TypeVar
 
 from tidegate.api.counters import Counter
 from tidegate.api.user_metrics import Histogram, UserMetrics
+from tidegate.errors import ContractError
 from tidegate.protocol.watermarks import MIN_WATERMARK
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Context:
     def timer_service(self) -> TimerService:
         """Timers of the current key; only where the function defines on_timer."""
         if self._timers is None:
-            raise TypeError(f"{self.name} has no timers: define on_timer(self, timestamp, ctx) in a keyed function")
+            raise ContractError(f"{self.name} has no timers: define on_timer(self, timestamp, ctx) in a keyed function")
         return self._timers
 
     def counter(self, name: str) -> Counter:
@@ -128,7 +129,7 @@ class BroadcastContext(Context):
         self._apply(state, function)
 
     def timer_service(self) -> TimerService:
-        raise TypeError(
+        raise ContractError(
             f"{self.name} asks for timers in process_broadcast_element, where no key is current, and timers belong to a key. "
             "Register them in process_element."
         )
@@ -162,6 +163,9 @@ class OutputTag:
             raise ValueError("an output tag needs a name")
         self.name = name
         self.type = type
+
+    def __deepcopy__(self, memo: object) -> OutputTag:
+        return self  # a name: nobody changes it
 
     def __repr__(self) -> str:
         return f"OutputTag({self.name!r})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Protocol, get_origin
 
+from tidegate.api.user_line import calling_line
 from tidegate.errors import ConfigurationError, GraphError
 from tidegate.state.key_selector import KeySelector
 from tidegate.state.keys import common_key_type, key_type
@@ -123,7 +124,7 @@ def _rows_are(records: RecordType) -> str:
 def _checked(selector: KeySelector) -> KeySelector:
     """A key type that cannot be a key is refused here, at the user's line."""
     key_type(selector.key_annotation)
-    return selector
+    return replace(selector, line=str(calling_line()))
 
 
 def _is_identity(function: Any) -> bool:

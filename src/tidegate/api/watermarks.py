@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Union
 
 from tidegate.durations import Duration, seconds
-from tidegate.errors import ConfigurationError
+from tidegate.errors import ConfigurationError, ContractError
 
 Timestamp = Union[str, Callable[[Any], Any]]
 NO_TIMESTAMP = -(2**63)  #: what an assigner is told the record had before: nothing
@@ -86,7 +86,7 @@ def milliseconds(value: Any) -> int:
         return _of_datetime(value)
     if isinstance(value, float):
         return int(value)
-    raise TypeError(f"a timestamp must be milliseconds since the epoch or a datetime, not {type(value).__name__}")
+    raise ContractError(f"a timestamp must be milliseconds since the epoch or a datetime, not {type(value).__name__}")
 
 
 def _of_datetime(value: datetime) -> int:

@@ -88,6 +88,13 @@ def retention(text: str, where: str) -> str:
     return found
 
 
+def type_checks(text: str, where: str) -> str:
+    found = text.strip().lower()
+    if found not in ("first", "all", "none"):
+        raise ConfigurationError(f"{where}: {text!r} is neither first nor all nor none")
+    return found
+
+
 def word(text: str, where: str) -> str:
     if not text.strip():
         raise ConfigurationError(f"{where}: the value is empty")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from tidegate.cli.silent_jobs import nothing_came_out
 from tidegate.cli.wording import counted, how_big_in_all, how_long
 from tidegate.client import JobClient
 from tidegate.config import JobConfig
@@ -28,6 +29,10 @@ from tidegate.coordinator.observing import (
 from tidegate.graph.plan import JobPlan
 
 SUMMARY_EVERY_S = 10.0
+WITHOUT_CHECKPOINTS = (
+    "no checkpoints are taken: what the job has read when it fails is gone (at-most-once). "
+    'env.checkpointing(every="10s", storage="file:///...") keeps it'
+)
 
 
 @dataclass(slots=True)
@@ -41,9 +46,12 @@ class PlainDisplay:
     def launching(self, draft: JobPlan, config: JobConfig) -> None:
         where = config.master or "this machine"
         self._say(draft.job, f"starting Spark for {counted(len(draft.slots), 'slot')} on {where}")
+        if config.interval_s is None:
+            self._say(draft.job, WITHOUT_CHECKPOINTS)
 
     def launched(self, client: JobClient, plan: JobPlan) -> None:
-        job = PlainJob(partial(self._say, client.name), self.steady)
+        silent = partial(_nothing_came_out, client)
+        job = PlainJob(partial(self._say, client.name), self.steady, silent)
         client.view.subscribe(job.on)
         if client.url is not None:
             self._say(client.name, f"dashboard and REST at {client.url}")
@@ -59,6 +67,7 @@ class PlainJob:
 
     say: Callable[..., None]  #: (text), and a level of logging where it is a trouble
     clock: Callable[[], float]  #: monotonic
+    silent: Callable[[], str] = str  #: asked at the end: what to say of a job from which nothing came
     _restored_from: int | None = None
     _completed: int = 0
     _failed: int = 0
@@ -96,6 +105,8 @@ class PlainJob:
             detail = (
                 ""  # said with the failure, and again by the error. What failed before the first attempt was not said
             )
+        if status is JobStatus.FINISHED and (nothing := self.silent()):
+            self.say(nothing, logging.WARNING)
         level = logging.ERROR if status is JobStatus.FAILED else logging.INFO
         self.say(f"{status.value} ({detail})" if detail else status.value, level)
 
@@ -127,3 +138,7 @@ class PlainJob:
         newly_failed = self._failed > self._told_failed
         self._told_failed = self._failed
         self.say(", ".join(parts), logging.WARNING if newly_failed else logging.INFO)
+
+
+def _nothing_came_out(client: JobClient) -> str:
+    return nothing_came_out(client.plan, client.view.snapshot())

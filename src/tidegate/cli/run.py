@@ -21,6 +21,7 @@ from types import FrameType
 from rich.console import Console
 from rich.text import Text
 
+from tidegate.api.built_jobs import take_never_executed
 from tidegate.api.overrides import Onlooker, overriding, watched_by
 from tidegate.cli.display import LiveDisplay
 from tidegate.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, exit_code_of
@@ -66,8 +67,11 @@ def run(request: RunRequest) -> int:
             around.enter_context(_signals(interrupted, request.json))
             around.enter_context(overriding(request.overrides))
             around.enter_context(watched_by(jobs))
+            around.callback(take_never_executed)  # of a program that fails nothing more is said
             runpy.run_path(script, run_name="__main__")
             jobs.wait()
+            for sentence in take_never_executed():
+                (_say_as_json if request.json else _say)("warning", "bold yellow", sentence)
     except TidegateError as error:
         if request.json:
             _say_as_json("error", "", describe_error(error))

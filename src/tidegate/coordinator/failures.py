@@ -1,10 +1,14 @@
-"""Failures of slots as errors that a user can act on: what ran there, where it was, and whether a restart can help. Driver."""
+"""Failures of slots as errors that a user can act on: what ran there, where it was, and whether a restart can "
+"help. Driver."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from tidegate.errors import CommitLost, JobFailed, TidegateError, UserCodeFailed
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import SlotId
+from tidegate.protocol.repeated_mistakes import Mistake, mistake_of
 from tidegate.wire.control import SlotFailed, Start, Unsendable
 
 
@@ -26,7 +30,8 @@ def unsendable_start(plan: JobPlan, slot: SlotId, start: Start, error: Unsendabl
         waiting = sum(len(committable.payload) for committable in restored.committables)
         if waiting or restored.splits:
             message += (
-                f"\n  uid {restored.uid!r}, subtask {restored.subtask}: {len(restored.splits)} splits, {waiting} bytes that "
+                f"\n  uid {restored.uid!r}, subtask {restored.subtask}: {len(restored.splits)} splits, {waiting} "
+                f"bytes that "
                 "wait to be committed"
             )
     message += "\n  Start the job with a higher parallelism, so that each subtask has less of it."
@@ -35,7 +40,7 @@ def unsendable_start(plan: JobPlan, slot: SlotId, start: Start, error: Unsendabl
 
 def failure_of(failed: SlotFailed) -> tuple[TidegateError, bool]:
     """The error to show the user, and whether a restart cannot help."""
-    context = {
+    context: dict[str, Any] = {
         "operator": failed.operator,
         "uid": failed.uid,
         "subtask": failed.subtask,
@@ -43,6 +48,8 @@ def failure_of(failed: SlotFailed) -> tuple[TidegateError, bool]:
         "user_line": failed.user_line,
         "cause": failed.traceback,
     }
+    if failed.kind == "user" and not failed.may_pass:
+        context["mistake"] = mistake_of(failed.uid, failed.message, failed.user_line)
     message = failed.message
     if failed.operator:
         message += f"\n  in {failed.operator} (uid {failed.uid!r}), subtask {failed.subtask}"
@@ -59,3 +66,22 @@ def failure_of(failed: SlotFailed) -> tuple[TidegateError, bool]:
             return JobFailed(message, **context), True
         case _:
             return JobFailed(message, **context), False
+
+
+def mistake_in(error: TidegateError) -> Mistake | None:
+    """What of it would come again with the same input; None where nothing says that it must."""
+    mistake = error.context.get("mistake")
+    return mistake if isinstance(mistake, Mistake) else None
+
+
+def not_restarted(error: TidegateError) -> TidegateError:
+    """The same error, saying why the job is not restarted after it, and how to have it restarted all the same."""
+    return type(error)(
+        f"{error.message}\n  The job is not restarted any more: this error has come twice, from the same line, "
+        f"before the run's "
+        "first checkpoint was complete, so it would come again for ever. Correct the function and start the job "
+        "again. To have "
+        'it restarted all the same, choose a strategy: env.restart_strategy("exponential-delay"), or '
+        "-D restart-strategy.type=exponential-delay",
+        **error.context,
+    )

@@ -24,6 +24,7 @@ from tidegate.config import JobConfig
 from tidegate.connectors.contract import Split
 from tidegate.connectors.split_check import kept_splits
 from tidegate.coordinator.driver_commits import commit_on_driver
+from tidegate.coordinator.failures import mistake_in, not_restarted
 from tidegate.coordinator.inputs import JobInputs
 from tidegate.coordinator.observing import (
     AttemptFailed,
@@ -42,6 +43,7 @@ from tidegate.graph.logical import LogicalGraph
 from tidegate.graph.plan import JobPlan, Parallelism, PlannedOperator, plan_job
 from tidegate.graph.specs import SinkSpec, SourceSpec, keys_of
 from tidegate.ids import AttemptId, AttemptNumber, CheckpointId, Generation, SlotId
+from tidegate.protocol.repeated_mistakes import RepeatedMistakes
 from tidegate.protocol.shared_state import SharedStateRegistry
 from tidegate.shown import first_line, shown_error
 from tidegate.storage.anywhere import reaching_anywhere
@@ -142,6 +144,9 @@ class JobRun:
 
         self._inputs = JobInputs(store, self._paths, self._log, self.recorder.append, wall_clock)
         self._has_run = False  #: before this driver's generation
+        self._began_with: CheckpointPointer | None = None  #: the newest checkpoint when this driver began
+        # Who has chosen a strategy has it as it is.
+        self._mistakes = RepeatedMistakes(is_on=config.restart.kind is None)
 
     def _resume_point(self, resume: str | None) -> object:
         if resume is None:
@@ -185,6 +190,7 @@ class JobRun:
         self._warn_of_what_comes_again()
         record = self._log.take_generation(self._driver, self._wall_clock(), self._resume)  # type: ignore[arg-type]
         self._holds_job = True
+        self._began_with = record.latest
         self._has_run = record.sequence > 0 and self._resume is not Resume.FRESH
         self._crash_points.reach("driver.generation-taken")
 
@@ -324,11 +330,17 @@ class JobRun:
                 return RestartIn(0.0)
             case AttemptEnded(error, permanent):
                 delay = None if permanent else self._strategy.delay_after_failure(self._clock(), self._jitter())
+                if delay is not None and self._mistakes.must_come_again(mistake_in(error), self._has_progressed()):
+                    delay, error = None, not_restarted(error)
                 self.view.publish(AttemptFailed.of(self._attempt, error, delay, self._wall_clock()))
                 if delay is None:
                     return self.fail(error)
                 self._status(JobStatus.RESTARTING, f"in {delay:.1f} s: {first_line(error)}")
                 return RestartIn(delay)
+
+    def _has_progressed(self) -> bool:
+        """Whether a checkpoint was completed since this driver has begun."""
+        return self._log.last is not None and self._log.last.latest != self._began_with
 
     def check_parallelism(self, parallelism: Parallelism) -> JobPlan:
         """The plan at another parallelism. :raises ConfigurationError: when the job cannot have it."""

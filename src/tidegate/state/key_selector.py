@@ -7,7 +7,7 @@ deterministic. Hashes are the same for rows and for columns (docs/decisions/0003
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ class KeySelector:
     fields: tuple[str, ...] | None = None
     function: Callable[[Any], Any] | None = None
     rows_are: str = "object"  #: "object" (attributes), "mapping", "tuple" or "scalar": how fields are read from a row
+    line: str = field(default="", compare=False)  #: where the user has called key_by, for messages
 
     def key_type(self) -> KeyType:
         return key_type(self.key_annotation)

@@ -135,7 +135,7 @@ def _host(plan: JobPlan, chain: Chain, subtask: int, outbox: Outbox, around: Ope
             writers.append(writer)
             readers.setdefault(plan.edges[index].edge.tag, Readers()).edges.append(writer.write)
             watermarks.append(writer.write_watermark)
-        operator.connect(readers, watermarks)
+        operator.connect(readers, watermarks, around.checked_rows)
     open_channels: set[Channel] = {
         (edge.index, origin)
         for edge in plan.edges

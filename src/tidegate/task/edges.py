@@ -13,12 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.batch import Batch
+from tidegate.errors import TypeDeclarationError
 from tidegate.graph.logical import Partitioning
 from tidegate.graph.plan import JobPlan, PlannedEdge
 from tidegate.graph.specs import method_of
 from tidegate.protocol.watermarks import IDLE
 from tidegate.state.key_groups import key_groups, subtask_of
-from tidegate.task.operators.base import OperatorFailed, RunningOperator
+from tidegate.task.operators.base import OperatorFailed, RunningOperator, key_place
+from tidegate.task.operators.first_rows import misfitting_row
 from tidegate.task.outbox import Outbox
 from tidegate.types.inference import inferred_annotation, written
 from tidegate.wire.frame import Kind
@@ -84,6 +86,9 @@ class EdgeWriter:
         self._type = edge.record_type
         self._key = edge.edge.key
         self._key_type = None if self._key is None else self._key.key_type()
+        if self._key is not None:
+            keyed = next(op.operator for op in plan.operators if op.uid == edge.edge.downstream)
+            self._key_place = key_place(keyed, self._key)
         self._slots = [plan.next_slot(edge, target, edge.from_layer) for target in range(edge.down_parallelism)]
         self._buffers = [_Buffer() for _ in range(edge.down_parallelism)]
         self._receivers = edge.receivers_of(origin)
@@ -180,7 +185,7 @@ class EdgeWriter:
         try:
             hashes = self._key.hashes(batch, self._key_type)
         except Exception as error:  # the user's key function, or a key that cannot be one
-            raise OperatorFailed(self._owner, error) from error
+            raise OperatorFailed(self._owner, error, place=self._key_place) from error
         max_parallelism = self._edge.down_max_parallelism
         self._deal(batch, subtask_of(key_groups(hashes, max_parallelism), receivers, max_parallelism))
 
@@ -247,7 +252,9 @@ class EdgeWriter:
             self._tell_type(batch)
         try:
             flags, payload = encode_records(batch)
-        except Exception as error:  # a record that does not fit the declared type, or cannot be pickled
+        except TypeDeclarationError as error:
+            raise OperatorFailed(self._owner, misfitting_row(self._owner, self._edge.edge.tag, error)) from error
+        except Exception as error:  # a record that cannot be pickled
             raise OperatorFailed(self._owner, error) from error
         if len(payload) > MAX_FRAME_BYTES and len(batch) > 1:
             half = len(batch) // 2

@@ -30,6 +30,7 @@ class SlotSettings:
     log_format: str = "text"  #: of a worker's standard error; or "json"
     hot_keys: bool = True  #: keyed operators sample their keys
     object_reuse: bool = False  #: records are handed from function to function as they are, not as copies
+    type_checks: str = "first"  #: rows of each typed output that are held against its type; or "all", or "none"
     state: BackendSettings = BackendSettings()
     asynchronous_snapshots: bool = True  #: False: the task's thread waits until its snapshot is stored
     state_limit_bytes: int | None = None  #: of one state of one subtask, where all state travels to the driver

@@ -33,6 +33,7 @@ from tidegate.task.local_copies import LocalCopies, RestoreStorage
 from tidegate.task.mailbox import BarrierArrived, Letter, Mailbox
 from tidegate.task.operators.base import RunningOperator
 from tidegate.task.operators.build import OperatorSurroundings
+from tidegate.task.operators.first_rows import CHECKED_ROWS
 from tidegate.task.operators.timers import Time
 from tidegate.task.outbox import Outbox
 from tidegate.task.ports import Background, ControlPort, CrashPoints, RunAtOnce, SnapshotStorage
@@ -111,6 +112,7 @@ class Slot:
             sleep=sleep,
             hot_keys=program.settings.hot_keys,
             object_reuse=program.settings.object_reuse,
+            checked_rows=CHECKED_ROWS[program.settings.type_checks],
             wanted=lambda: self._flow.credit.records_left,
             send_to_driver=lambda uid, subtask, topic, payload: control.send(ToDriver(uid, subtask, topic, payload)),
         )

@@ -70,6 +70,7 @@ class InProcessRun:
     ) -> None:
         check_uids(env._graph, storage or env.config().storage)
         self._env = env
+        env._built.taken_up = True
         draws, clock = random.Random(seed), ManualClock()
         uri = storage or env._config.storage or f"memory://run-{next(_runs)}-{draws.getrandbits(48):x}"
         self._config: JobConfig = replace(env.config(), storage=uri)

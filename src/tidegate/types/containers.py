@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pat
 
-from tidegate.types.base import DataType, decode_inside, encode_inside, misfit
+from tidegate.errors import TypeDeclarationError
+from tidegate.types.base import DataType, decode_inside, encode_inside, inside, misfit
 
 
 class OptionalType(DataType):
@@ -136,15 +137,28 @@ class TupleType(DataType):
         self.annotation = tuple[tuple(part.annotation for part in parts)]  # type: ignore[misc]
 
     def columns_of(self, values: Sequence[Any]) -> list[pa.Array]:
+        self._check_shape(values)
+        return [
+            encode_inside(f"part {at} of {self.name}", part, list(map(itemgetter(at), values)))
+            for at, part in enumerate(self.parts)
+        ]
+
+    def check(self, value: Any) -> None:
+        if type(value) is not tuple or len(value) != len(self.parts):
+            self._check_shape([value])
+        at = 0
+        try:
+            for at, part in enumerate(self.parts):
+                part.check(value[at])
+        except TypeDeclarationError as error:
+            raise inside(f"part {at} of {self.name}", error) from None
+
+    def _check_shape(self, values: Sequence[Any]) -> None:
         _all_of(tuple, values, self.name, "Convert it with tuple().")
         size = len(self.parts)
         if not set(map(len, values)) <= {size}:
             odd = next(value for value in values if len(value) != size)
             raise misfit(odd, self.name, f"It has {len(odd)} parts, not {size}.")
-        return [
-            encode_inside(f"part {at} of {self.name}", part, list(map(itemgetter(at), values)))
-            for at, part in enumerate(self.parts)
-        ]
 
     def values_of(self, columns: Sequence[pa.Array]) -> list[Any]:
         parts = [
@@ -184,8 +198,8 @@ class DataclassType(DataType):
         self.annotation = cls
 
     def columns_of(self, values: Sequence[Any]) -> list[pa.Array]:
+        self._check_class(values)
         label = self.cls.__name__
-        _all_of(self.cls, values, label, f"Only {label} itself fits: a subclass would lose its own fields.")
         try:
             return [
                 encode_inside(f"field {name!r} of {label}", type, list(map(attrgetter(name), values)))
@@ -193,7 +207,26 @@ class DataclassType(DataType):
             ]
         except AttributeError as error:
             odd = next(value for value in values if not all(hasattr(value, name) for name in self.fields))
-            raise misfit(object.__repr__(odd), self.name, f"A field has never been set: {error}.") from None
+            raise self._unset(odd, error) from None
+
+    def check(self, value: Any) -> None:
+        if value.__class__ is not self.cls:
+            self._check_class([value])
+        name = ""
+        try:
+            for name, type in self.fields.items():
+                type.check(getattr(value, name))
+        except AttributeError as error:
+            raise self._unset(value, error) from None
+        except TypeDeclarationError as error:
+            raise inside(f"field {name!r} of {self.cls.__name__}", error) from None
+
+    def _check_class(self, values: Sequence[Any]) -> None:
+        label = self.cls.__name__
+        _all_of(self.cls, values, label, f"Only {label} itself fits: a subclass would lose its own fields.")
+
+    def _unset(self, value: Any, error: AttributeError) -> TypeDeclarationError:
+        return misfit(object.__repr__(value), self.name, f"A field has never been set: {error}.")
 
     def values_of(self, columns: dict[str, pa.Array], count: int) -> list[Any]:
         values: list[Any] = list(map(object.__new__, repeat(self.cls, count)))

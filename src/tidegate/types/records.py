@@ -25,6 +25,8 @@ from tidegate.types.containers import DataclassType, TupleType
 from tidegate.types.copying import Copier, copy_record, dataclass_copier, dict_copier
 from tidegate.types.dictionaries import plain_schema, plain_type, with_type
 
+ROWS_CHECKED_AT_ONCE = 100
+
 
 class RecordType(ABC):
     """The type of a stream's records. Picklable, compared by `equals`."""
@@ -43,6 +45,16 @@ class RecordType(ABC):
     @abstractmethod
     def to_rows(self, batch: pa.RecordBatch) -> list[Any]:
         """:raises TypeDeclarationError: when the batch has other columns."""
+
+    def check(self, row: Any) -> None:
+        """:raises TypeDeclarationError: when the row does not fit. What only pickling could tell is not looked at."""
+        if not self.pickles:
+            self.to_batch([row])
+
+    def check_rows(self, rows: list[Any]) -> None:
+        """`check`, for each of them."""
+        for row in rows:
+            self.check(row)
 
     @property
     def pickles(self) -> bool:
@@ -124,6 +136,9 @@ class ScalarRecords(RecordType):
     def to_rows(self, batch: pa.RecordBatch) -> list[Any]:
         return self._type.from_arrow(self._columns(batch)[0])
 
+    def check(self, row: Any) -> None:
+        self._type.check(row)
+
 
 class TupleRecords(RecordType):
     def __init__(self, type: TupleType) -> None:
@@ -140,6 +155,9 @@ class TupleRecords(RecordType):
     def to_rows(self, batch: pa.RecordBatch) -> list[Any]:
         return self._type.values_of(self._columns(batch))
 
+    def check(self, row: Any) -> None:
+        self._type.check(row)
+
 
 class DataclassRecords(RecordType):
     def __init__(self, type: DataclassType) -> None:
@@ -155,6 +173,9 @@ class DataclassRecords(RecordType):
 
     def to_rows(self, batch: pa.RecordBatch) -> list[Any]:
         return self._type.values_of(dict(zip(self.field_names, self._columns(batch), strict=True)), batch.num_rows)
+
+    def check(self, row: Any) -> None:
+        self._type.check(row)
 
     def copier(self) -> Copier | None:
         if self._type.immutable:
@@ -198,6 +219,11 @@ class SchemaRecords(RecordType):
             for name, field_type, column in zip(names, self.field_types, self._columns(batch), strict=True)
         ]
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def check_rows(self, rows: list[Any]) -> None:
+        """Column by column, which is far quicker; and a few rows at a time, so that large ones are not all there twice."""
+        for start in range(0, len(rows), ROWS_CHECKED_AT_ONCE):
+            self.to_batch(rows[start : start + ROWS_CHECKED_AT_ONCE])
 
     def copier(self) -> Copier | None:
         return dict_copier if all(field.immutable for field in self.field_types) else copy_record

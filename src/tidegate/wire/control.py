@@ -163,6 +163,7 @@ class SlotFailed(Message, frozen=True):
     subtask: int = -1
     checkpoint: int | None = None
     user_line: str = ""
+    may_pass: bool = True  # the same call may succeed later; False: the same record will fail again
 
 
 class ToDriver(Message, frozen=True):

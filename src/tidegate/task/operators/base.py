@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from tidegate.batch import Batch
 from tidegate.graph.logical import MAIN_OUTPUT
 from tidegate.ids import CheckpointId
 from tidegate.protocol.watermarks import IDLE, MIN_WATERMARK
 from tidegate.storage.metadata import Committable, SplitState
+from tidegate.task.operators.first_rows import check_first_rows
 from tidegate.types import UNTYPED
 from tidegate.wire.control import OperatorMetrics
 
 if TYPE_CHECKING:
     from tidegate.api.user_metrics import UserMetrics
+    from tidegate.graph.logical import Operator
     from tidegate.graph.plan import PlannedOperator
     from tidegate.state.backend import KeyedSnapshot, KeyedStateBackend
+    from tidegate.state.key_selector import KeySelector
     from tidegate.state.operator_state import OperatorStateSnapshot, OperatorStateStore
     from tidegate.task.hot_keys import KeySampler
     from tidegate.task.operators.checkpointed import OperatorStateKeeper
@@ -30,14 +34,39 @@ if TYPE_CHECKING:
     from tidegate.wire.control import SubtaskRestore
 
 
-class OperatorFailed(Exception):
-    """An exception in an operator, with the operator it came from. The original is the cause."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the user has written where something failed."""
 
-    def __init__(self, operator: RunningOperator, cause: BaseException, checkpoint: int | None = None) -> None:
+    name: str
+    uid: str
+    line: str  #: where it was put into the job
+
+
+def key_place(keyed: Operator, key: KeySelector) -> Place:
+    """Of what fails about a key: the call of key_by."""
+    return Place(f"key_by of {keyed.name}", keyed.uid, key.line or str(keyed.line))
+
+
+class OperatorFailed(Exception):
+    """An exception in an operator, with the operator it came from. The original is the cause.
+
+    `place` is where the user has to look, where that is not the operator in which it happened: a key is computed by whoever
+    sends the record, and belongs to whoever is keyed by it.
+    """
+
+    def __init__(
+        self,
+        operator: RunningOperator,
+        cause: BaseException,
+        checkpoint: int | None = None,
+        place: Place | None = None,
+    ) -> None:
         super().__init__(str(cause))
         self.operator = operator
         self.cause = cause
         self.checkpoint = checkpoint
+        self.place = place or Place(operator.name, operator.uid, str(operator.planned.operator.line))
 
 
 @dataclass(slots=True)
@@ -135,11 +164,18 @@ class RunningOperator:
         """Of what leaves by the main output."""
         return self.copiers.get(MAIN_OUTPUT)
 
-    def connect(self, readers: dict[str, Readers], watermark_targets: list[Callable[[int], None]]) -> None:
-        """Who reads each output, by tag; set once the whole chain is built."""
+    def connect(
+        self,
+        readers: dict[str, Readers],
+        watermark_targets: list[Callable[[int], None]],
+        checked_rows: float = 0,
+    ) -> None:
+        """Who reads each output, by tag; set once the whole chain is built. So many of its rows are held against its type."""
         self._watermark_targets = watermark_targets
         for tag, read_by in readers.items():
             self._emits[tag] = read_by.emit(self.copiers.get(tag))
+            if tag != MAIN_OUTPUT and checked_rows:
+                check_first_rows(self, tag, checked_rows, self._emits[tag], partial(self._emits.__setitem__, tag))
         main = self._emits.get(MAIN_OUTPUT, _drop)
 
         def counted(batch: Batch) -> None:
@@ -147,6 +183,8 @@ class RunningOperator:
             main(batch)
 
         self.emit = counted
+        if checked_rows:
+            check_first_rows(self, MAIN_OUTPUT, checked_rows, counted, partial(setattr, self, "emit"))
 
     def emit_to(self, tag: str, batch: Batch) -> None:
         self._emits.get(tag, _drop)(batch)
@@ -238,15 +276,3 @@ class RunningOperator:
     def notify_complete(self, checkpoint: CheckpointId) -> None: ...
 
     def close(self) -> None: ...
-
-
-NOT_A_COLLECTION: frozenset[type[Any]] = frozenset({str, bytes, dict})
-
-
-def check_iterable(result: Any, function: str) -> None:
-    """Catch the classic slip of returning one record where many are expected: a str would fall into letters."""
-    if type(result) in NOT_A_COLLECTION:
-        raise TypeError(
-            f"{function} returned a {type(result).__name__}; it must return None, a list or a generator of records "
-            "(write `yield value` or `return [value]`)"
-        )

@@ -33,6 +33,7 @@ class OperatorSurroundings:
     sleep: Callable[[float], None]
     hot_keys: bool
     object_reuse: bool  #: records are handed on as they are, not as copies
+    checked_rows: float  #: of each output, against its type
     wanted: Callable[[], int]  #: how many records the slots behind can take
     send_to_driver: Callable[[str, int, str, bytes], None]  #: (uid, subtask, topic, payload)
 

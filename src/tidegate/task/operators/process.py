@@ -13,15 +13,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.api.functions import Context, has_timers
+from tidegate.api.functions import Context, OutputTag, has_timers
 from tidegate.batch import Batch
+from tidegate.errors import ContractError
+from tidegate.graph.user_code import check_own_states, mentions
 from tidegate.protocol.watermarks import MAX_WATERMARK
 from tidegate.state.backend import bind_states
 from tidegate.state.declarations import declared_states
 from tidegate.state.key_arrays import key_arrays
 from tidegate.state.timers import LONGEST_CHAIN
-from tidegate.task.operators.base import RunningOperator, check_iterable
+from tidegate.task.operators.base import OperatorFailed, RunningOperator, key_place
 from tidegate.task.operators.checkpointed import keeper_for
+from tidegate.task.operators.first_rows import FIRST_ROWS, function_line, is_tagged
+from tidegate.task.operators.returned import MANY, check_many
 from tidegate.task.operators.stateless import emit_columns
 from tidegate.task.operators.timers import Time, Timers
 
@@ -52,6 +56,9 @@ class FunctionOperator(RunningOperator):
         self._side: dict[str, tuple[list[Any], list[int | None]]] = {}  #: records and their timestamps, by tag
         self._context: Context
         self.keeper = keeper_for(function, backend)
+        # Where nothing speaks of a side output, the first rows are looked at all the same; then it costs nothing.
+        speaks_of_tags = len(planned.operator.outputs) > 1 or mentions(function, OutputTag)
+        self._look_for_tags: float = float("inf") if speaks_of_tags else FIRST_ROWS  #: in so many more rows
         if backend is not None:
             bind_states(function, backend, self.columnar)
 
@@ -64,6 +71,7 @@ class FunctionOperator(RunningOperator):
         self._context.current_watermark = self.watermark
         super().open(restore)
         self._function.open(self._context)
+        check_own_states(self._function, "open")
 
     def on_watermark(self, watermark: int) -> None:
         self._context.current_watermark = watermark
@@ -82,10 +90,32 @@ class FunctionOperator(RunningOperator):
     def _emit_rows(self, result: Iterable[Any] | None) -> None:
         if result is None:
             return
-        check_iterable(result, f"{type(self._function).__name__}")
+        if type(result) not in MANY:
+            check_many(result, self, self._named("end_input"))
         rows = list(result if self.copy is None else map(self.copy, result))
+        if self._look_for_tags > 0:
+            rows, _ = self._without_tagged(rows, [], None)
         if rows:
             self.emit(Batch(self.output_type, rows))
+
+    def _named(self, method: str) -> str:
+        return f"{type(self._function).__name__}.{method}"
+
+    def _without_tagged(self, rows: list[Any], places: list[int], stamps: Any) -> tuple[list[Any], list[int]]:
+        """PyFlink's `yield tag, value` is a record of a side output, as `ctx.output(tag, value)` is: no stream holds tags.
+
+        :param stamps: the timestamp of each place; or of all rows, where there are no places; None: they have none.
+        """
+        self._look_for_tags -= len(rows)
+        if not any(map(is_tagged, rows)):
+            return rows, places
+        self._look_for_tags = float("inf")
+        for at, row in enumerate(rows):
+            if is_tagged(row):
+                stamp = stamps if stamps is None or not places else int(stamps[places[at]])
+                self._collect_side(row[0].name, row[1], stamp)
+        kept = [at for at, row in enumerate(rows) if not is_tagged(row)]
+        return [rows[at] for at in kept], [places[at] for at in kept] if places else places
 
     def _run_plain(self, batch: Batch, process_element: Callable[[Any, Any], Any], context: Context) -> None:
         """Every record, without a key."""
@@ -97,11 +127,14 @@ class FunctionOperator(RunningOperator):
                 context._timestamp = int(stamps[place])
             result = process_element(row, context)
             if result is not None:
-                check_iterable(result, process_element.__name__)
+                if type(result) not in MANY:
+                    check_many(result, self, self._named(process_element.__name__))
                 out.extend(result if copy is None else map(copy, result))
                 if stamps is not None:
                     places.extend(repeat(place, len(out) - len(places)))
         context._timestamp = None
+        if self._look_for_tags > 0:
+            out, places = self._without_tagged(out, places, stamps)
         if out:
             self.emit(batch.pick(places, out, self.output_type))
         self._flush_side()
@@ -118,9 +151,10 @@ class FunctionOperator(RunningOperator):
         for tag, (rows, stamps) in self._side.items():
             record_type = self.planned.operator.outputs.get(tag)
             if record_type is None:
-                raise KeyError(
+                raise ContractError(
                     f"{self.name} emits to the side output {tag!r}, but nothing reads it: "
-                    f"call .side_output(tag) on its stream, with the same tag"
+                    f"call .side_output(tag) on its stream, with the same tag",
+                    user_line=function_line(self),
                 )
             timestamps = None if None in stamps else np.array(stamps, np.int64)
             self.emit_to(tag, Batch(record_type, rows, timestamps=timestamps))
@@ -151,6 +185,7 @@ class KeyedProcessOperator(FunctionOperator):
         super().__init__(planned, subtask, job, function, backend)
         self._keyed_backend = backend
         self._inputs = [(key.row_key(), key.key_type().normalise_many) for key in keys]
+        self._key_places = [key_place(planned.operator, key) for key in keys]
         self._denormalise = keys[0].key_type().denormalise
         self._time = time
         self._expires = any(declaration.ttl is not None for declaration in declared_states(function).values())
@@ -179,8 +214,11 @@ class KeyedProcessOperator(FunctionOperator):
         places: list[int] = []
         rows = batch.rows()
         # All at once, before the function sees (and may change) any of the records; checked here, at every parallelism.
-        keys = list(map(row_key, rows))
-        normalised_keys = normalise_many(keys)
+        try:
+            keys = list(map(row_key, rows))
+            normalised_keys = normalise_many(keys)
+        except Exception as error:  # the user's key function, or a key that cannot be one
+            raise OperatorFailed(self, error, place=self._key_places[input_index]) from error
         for place, row, key, normalised in zip(count(), rows, keys, normalised_keys):
             context.key = key
             set_current_key(normalised)
@@ -190,11 +228,14 @@ class KeyedProcessOperator(FunctionOperator):
                 context._timestamp = int(stamps[place])
             result = process_element(row, context)
             if result is not None:
-                check_iterable(result, process_element.__name__)
+                if type(result) not in MANY:
+                    check_many(result, self, self._named(process_element.__name__))
                 out.extend(result if copy is None else map(copy, result))
                 if stamps is not None:
                     places.extend(repeat(place, len(out) - len(places)))
         self._leave_key()
+        if self._look_for_tags > 0:
+            out, places = self._without_tagged(out, places, stamps)
         if self.hot_keys is not None:
             self.hot_keys.note(normalised_keys)
         if out:
@@ -250,8 +291,11 @@ class KeyedProcessOperator(FunctionOperator):
             context.time_domain = domain
             result = self._function.on_timer(timestamp, context)
             if result is not None:
-                check_iterable(result, "on_timer")
+                if type(result) not in MANY:
+                    check_many(result, self, self._named("on_timer"))
                 rows = list(result if self.copy is None else map(self.copy, result))
+                if self._look_for_tags > 0:
+                    rows, _ = self._without_tagged(rows, [], timestamp if domain == "event" else None)
                 if rows:
                     stamps = np.full(len(rows), timestamp, np.int64) if domain == "event" else None
                     self.emit(Batch(self.output_type, rows, timestamps=stamps))
@@ -280,13 +324,15 @@ class KeyedBatchOperator(FunctionOperator):
         super().__init__(planned, subtask, job, function, backend)
         self._key = key
         self._key_type = key.key_type()
+        self._key_place = key_place(planned.operator, key)
 
     def process(self, batch: Batch, input_index: int) -> None:
-        keys = self._key.key_column(batch)
-        if keys is not None:
-            self._process(keys, batch)
-            return
-        for places, column in key_arrays(self._key_type, self._key.keys_of(batch)):
+        try:
+            keys = self._key.key_column(batch)
+            parts = [(None, keys)] if keys is not None else list(key_arrays(self._key_type, self._key.keys_of(batch)))
+        except Exception as error:
+            raise OperatorFailed(self, error, place=self._key_place) from error
+        for places, column in parts:
             self._process(column, batch if places is None else batch.take(places))
 
     def _process(self, keys: pa.Array, batch: Batch) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.batch import Batch
 from tidegate.connectors.contract import Committer, Sink, SinkWriter, WriterContext
-from tidegate.errors import ConfigurationError, ConnectorError
+from tidegate.errors import ConfigurationError, ConnectorError, ContractError
 from tidegate.ids import CheckpointId
 from tidegate.storage.metadata import Committable
 from tidegate.task.operators.base import OperatorSnapshot, RunningOperator
@@ -65,7 +65,7 @@ class SinkOperator(RunningOperator):
         version = 0 if self.committer is None else self.committer.version
         prepared = self._writer.prepare(checkpoint)
         if prepared and self.committer is None:
-            raise TypeError(f"the writer of sink {self.uid!r} prepared data, but the sink has no committer")
+            raise ContractError(f"the writer of sink {self.uid!r} prepared data, but the sink has no committer")
         for payload in prepared:
             if type(payload) is not bytes:
                 raise ConfigurationError(

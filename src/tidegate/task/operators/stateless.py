@@ -12,10 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.batch import Batch
-from tidegate.errors import TypeDeclarationError
+from tidegate.errors import ContractError, TypeDeclarationError
 from tidegate.graph.plan import PlannedOperator
-from tidegate.task.operators.base import RunningOperator, check_iterable
+from tidegate.task.operators.base import RunningOperator
 from tidegate.task.operators.checkpointed import keeper_for
+from tidegate.task.operators.first_rows import function_line
+from tidegate.task.operators.returned import MANY, check_many
 from tidegate.types.base import inside
 
 
@@ -46,7 +48,8 @@ class FlatMapOperator(_CallingOperator):
         for place, row in enumerate(batch.rows()):
             result = function(row)
             if result is not None:
-                check_iterable(result, "flat_map's function")
+                if type(result) not in MANY:
+                    check_many(result, self, "flat_map's function")
                 out.extend(result if copy is None else map(copy, result))
                 if places is not None:
                     places.extend([place] * (len(out) - len(places)))
@@ -87,7 +90,10 @@ def emit_columns(operator: RunningOperator, result: Any, timestamps: np.ndarray[
             emit_columns(operator, part)
         return
     if not isinstance(result, pa.RecordBatch):
-        raise TypeError(f"a batch function must return a pyarrow.RecordBatch or None, not {type(result).__name__}")
+        raise ContractError(
+            f"a batch function must return a pyarrow.RecordBatch or None, not {type(result).__name__}",
+            user_line=function_line(operator),
+        )
     if not operator.output_type.typed:
         raise TypeDeclarationError(f"{operator.name} returns columns: declare their type with returns=")
     try:

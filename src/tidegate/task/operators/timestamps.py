@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from tidegate.api.watermarks import WatermarkStrategy, milliseconds
 from tidegate.batch import Batch, Origins
+from tidegate.errors import ContractError
 from tidegate.graph.plan import PlannedOperator
 from tidegate.protocol.watermarks import IDLE, MAX_WATERMARK, MIN_WATERMARK, WatermarkValve
 from tidegate.task.operators.base import RunningOperator
@@ -135,10 +136,10 @@ def _highest(origins: Origins | None, stamps: np.ndarray[Any, Any]) -> dict[str,
 
 def _column_milliseconds(column: pa.Array, name: str) -> np.ndarray[Any, Any]:
     if column.null_count:
-        raise ValueError(f"the timestamp column {name!r} has nulls")
+        raise ContractError(f"the timestamp column {name!r} has nulls")
     if pa.types.is_timestamp(column.type):
         column = pc.cast(column, pa.timestamp("ms", column.type.tz), safe=False)
     elif not pa.types.is_integer(column.type):
-        raise TypeError(f"the timestamp column {name!r} is {column.type}; it must be milliseconds or a timestamp")
+        raise ContractError(f"the timestamp column {name!r} is {column.type}; it must be milliseconds or a timestamp")
     stamps: np.ndarray[Any, Any] = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
     return stamps
