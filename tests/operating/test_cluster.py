@@ -107,7 +107,7 @@ def test_tidegate_and_the_programs_modules_are_shipped(cluster: StandaloneCluste
 def test_what_the_executors_python_lacks_is_said_and_ends_the_job(program: Path) -> None:
     """On this machine, to be quick: there the workers find Tidegate by PYTHONPATH."""
     folder = program.parents[1]
-    python = bare_python(folder / "poor", without=frozenset({"msgspec"}))
+    python = bare_python(folder / "poor", without=frozenset({"msgspec", "xxhash"}))
     paths = [str(Path(tidegate.__file__).parents[1]), str(folder / "elsewhere")]
 
     ran = run(program, "--python", str(python), environment={"PYTHONPATH": os.pathsep.join(paths)})
@@ -115,5 +115,6 @@ def test_what_the_executors_python_lacks_is_said_and_ends_the_job(program: Path)
     assert ran.returncode == 1
     assert "RESTARTING" not in ran.stderr, ran.stderr
     assert (
-        "the executors' Python has no module 'msgspec', which Tidegate needs there. Ship an environment" in ran.stderr
+        "the executors' Python has no modules 'msgspec', 'xxhash', which Tidegate needs there. Ship an environment"
+        in ran.stderr
     )

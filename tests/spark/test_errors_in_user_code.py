@@ -215,9 +215,9 @@ CASES = [
     Failing("in end_input", "EndInput", lambda s: s.process(EndInput(), uid="doomed")),
     Failing("in a helper", "Keyed", lambda s: keyed(s).process(Keyed(), uid="doomed")),
     Failing("in process_batch", "KeyedBatch", lambda s: keyed(s).process_batches(KeyedBatch(), uid="doomed", returns=NUMBERS)),
-    Failing("in key_by", "count", lambda s: s.key_by(key_fails).count(uid="doomed")),
-    # Where there are several receivers, the sender must know the key, and it is the sender that fails.
-    Failing("in key_by", "sequence", lambda s: s.key_by(key_fails).count(uid="after"), parallelism=2, uid="numbers"),
+    Failing("in key_by", "key_by of count", lambda s: s.key_by(key_fails).count(uid="doomed")),
+    # Where there are several receivers the sender must know the key. It is the key of whoever is keyed by it all the same.
+    Failing("in key_by", "key_by of count", lambda s: s.key_by(key_fails).count(uid="doomed"), parallelism=2),
     Failing("in reduce", "reduce", lambda s: keyed(s).reduce(reduce_fails, uid="doomed")),
     Failing("in add", "aggregate", lambda s: keyed(s).aggregate(Aggregate(), uid="doomed")),
     Failing("in process_element1", "First", lambda s: s.connect(s.map(int)).process(First(), uid="doomed")),

@@ -220,7 +220,8 @@ RUNNING = {
     "a record that does not fit": (
         lambda s: s.map(lambda n: f"<{n}>", returns=int, uid="doomed").rebalance().map(int, parallelism=2),
         tg.JobFailed,
-        rf"TypeDeclarationError: '<\d>' \(type str\) does not fit the declared type int.*in map \(uid 'doomed'\), "
+        r"TypeDeclarationError: in what map returned: "
+        rf"'<\d>' \(type str\) does not fit the declared type int.*in map \(uid 'doomed'\), "
         rf"subtask 0, at {HERE}:\d+",
     ),
     "columns that do not fit": (
@@ -236,18 +237,20 @@ RUNNING = {
     ),
     "a key of a wrong type": (
         lambda s: s.key_by(lambda n: str(n), key_type=int).count(uid="doomed"),
-        tg.UserCodeFailed,
-        r"KeyTypeError: '\d' of type builtins.str cannot be a key. The key was declared as int.*in count \(uid 'doomed'\)",
+        tg.JobFailed,
+        r"KeyTypeError: '\d' of type builtins.str cannot be a key. The key was declared as int.*in key_by of count "
+        rf"\(uid 'doomed'\), subtask 0, at {HERE}:\d+",
     ),
     "a key that cannot be one": (
         lambda s: s.key_by(lambda n: [n], key_type=tuple[int]).count(uid="after", parallelism=2),
-        tg.UserCodeFailed,
-        r"KeyTypeError: \[\d\] of type builtins.list cannot be a key.*in sequence \(uid 'numbers'\), subtask 0",
+        tg.JobFailed,
+        r"KeyTypeError: \[\d\] of type builtins.list cannot be a key.*in key_by of count \(uid 'after'\), subtask 0, "
+        rf"at {HERE}:\d+",
     ),
     "one record where many are due": (
         lambda s: s.flat_map(lambda n: "text", returns=str, uid="doomed"),
-        tg.UserCodeFailed,
-        r"flat_map's function returned a str; it must return None, a list or a generator of records",
+        tg.JobFailed,
+        r"flat_map's function returned 'text' \(type str\); it must return None, a list or a generator of records",
     ),
     "a server that is not there": (
         lambda s: s._env.from_source(tg.SocketText("127.0.0.1", 1), uid="doomed"),

@@ -14,7 +14,7 @@ import tidegate
 from tidegate.errors import ConfigurationError
 from tidegate.python_paths import path_entry, prepend_for_children
 from tidegate.spark import shipping
-from tidegate.spark.executor_python import explain
+from tidegate.spark.executor_python import explain, no_module
 from tidegate.spark.session import executor_count, is_local, submitted_settings
 from tidegate.spark.shipping import PYTHON_PATH, Shipment, pack
 
@@ -161,6 +161,10 @@ def test_a_local_cluster_is_a_cluster() -> None:
         (
             "org.apache.spark.api.python.PythonException: Traceback ...\nModuleNotFoundError: No module named 'msgspec'",
             "the executors' Python has no module 'msgspec', which Tidegate needs there. Ship an environment",
+        ),
+        (
+            f"ModuleNotFoundError: {no_module('obstore', ['msgspec', 'obstore', 'xxhash'])}",
+            "has no modules 'msgspec', 'obstore', 'xxhash', which Tidegate needs there. Ship an environment",
         ),
         ("ModuleNotFoundError: No module named 'mine.parts'", "has no module 'mine.parts'. Ship an environment"),
         (

@@ -15,7 +15,7 @@ from tidegate.ids import AttemptId
 from tidegate.spark.gang import Gang, GangResult
 from tidegate.spark.session import check_slots, driver_address, own_session
 from tidegate.task.main import ShippedAttempt, run_layer
-from tidegate.types.main_program import with_program_classes
+from tidegate.types.main_program import program_imports, with_program_classes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,6 +61,7 @@ class SparkCluster:
                 storage_uri=self._storage_uri,
                 crash_points=self._crash_points,
                 modules=os.path.abspath(sys.path[0]),
+                imports=program_imports(),
             )
         )
 

@@ -7,8 +7,14 @@ fork would leave it locked for ever in the child.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from tidegate.spark.executor_python import NEEDED, no_module
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
@@ -25,6 +31,20 @@ def _import_all() -> None:
     import tidegate.task.main  # noqa: F401
 
 
+class LackingModules:
+    """The last finder of modules, for workers too, which are forked: it finds nothing, and says all that lacks at once."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name in self._names:
+            raise ModuleNotFoundError(no_module(name, self._names), name=name)
+        return None
+
+
 def _threads() -> int:
     try:
         return len(os.listdir("/proc/self/task"))
@@ -33,6 +53,8 @@ def _threads() -> int:
 
 
 def main() -> None:
+    lacking = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    sys.meta_path.append(LackingModules(lacking))
     try:
         _import_all()
     except ImportError as error:  # the first task fails with the same, and Spark passes it on to the driver

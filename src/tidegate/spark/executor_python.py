@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import re
 
-_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+#: What Tidegate itself imports there. The daemon looks for all of it, so that what lacks is said at once.
+NEEDED = (
+    "pyarrow", "numpy", "pandas", "msgspec", "obstore", "xxhash", "cloudpickle", "typing_extensions", "rich",
+)  # fmt: skip
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'(?: \(nor ((?:'\w+',? ?)+)\))?")
 _NO_NAME = re.compile(r"ImportError: (.+)")
 _NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"')
 _OTHER_VERSION = re.compile(r"PYTHON_VERSION_MISMATCH\]\s*(.+)")
@@ -29,7 +33,9 @@ def explain(message: str) -> str | None:
             "session of your own, install it where the executors run; docs/clusters.md tells more."
         )
     if found := _NO_MODULE.search(message):
-        return f"the executors' Python has no module {found[1]!r}{_whose(found[1])}. {WAYS}."
+        names = sorted([found[1], *re.findall(r"\w+", found[2] or "")])
+        which = f"modules {', '.join(map(repr, names))}" if len(names) > 1 else f"module {found[1]!r}"
+        return f"the executors' Python has no {which}{_whose(found[1])}. {WAYS}."
     if found := _NO_PYTHON.search(message):
         return (
             f"the executors have no Python {found[1]!r}. Name one that they have (tidegate run --python), or ship one "
@@ -40,7 +46,12 @@ def explain(message: str) -> str | None:
     return None
 
 
+def no_module(name: str, lacking: list[str]) -> str:
+    """What an import of `name` says where others lack as well; read again by `explain`."""
+    others = ", ".join(repr(other) for other in lacking if other != name)
+    return f"No module named {name!r}" + (f" (nor {others})" if others else "")
+
+
 def _whose(module: str) -> str:
     """Our own dependencies are said to be ours."""
-    needed = {"pyarrow", "numpy", "pandas", "msgspec", "obstore", "xxhash", "cloudpickle", "typing_extensions", "rich"}
-    return ", which Tidegate needs there" if module.partition(".")[0] in needed else ""
+    return ", which Tidegate needs there" if module.partition(".")[0] in NEEDED else ""

@@ -6,6 +6,7 @@ coordinator; one sends heartbeats; one stores snapshots; one commits.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import queue
 import socket
@@ -61,6 +62,7 @@ class ShippedAttempt:
     storage_uri: str | None  #: None: there is none that executors can reach, and all state travels to the driver
     crash_points: CrashPoints
     modules: str = ""  #: the folder of the main program, where modules that it imports are likely to be
+    imports: tuple[str, ...] = ()  #: packages that the main program has imported
 
 
 def run_layer(shipped: bytes, layer: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -128,7 +130,7 @@ class SlotProcess:
 
     def _build(self) -> Slot:
         shipped = self._shipped
-        plan = _loaded(shipped.plan, shipped.modules)
+        plan = _loaded(shipped.plan, shipped.modules, shipped.imports)
         storage = reaching_anywhere(
             UnreachableStore() if shipped.storage_uri is None else open_store(shipped.storage_uri)
         )
@@ -242,16 +244,18 @@ class SlotProcess:
         os._exit(1)
 
 
-def _loaded(plan: bytes, modules: str) -> JobPlan:
+def _loaded(plan: bytes, modules: str, imports: tuple[str, ...]) -> JobPlan:
     """:raises UnshippableFunction: when the user's functions need what this worker does not have."""
     if modules and modules not in sys.path and os.path.isdir(modules):
         sys.path.append(modules)  # the same machine, or a shared folder; behind what is installed here
     try:
         loaded: JobPlan = load_with_classes(plan)
     except (ImportError, AttributeError) as error:
-        lacks = (
-            f" has no module {error.name!r}" if isinstance(error, ModuleNotFoundError) else " differs from the driver's"
-        )
+        lacks = " differs from the driver's"
+        if isinstance(error, ModuleNotFoundError):
+            others = [name for name in imports if name != error.name and importlib.util.find_spec(name) is None]
+            lacks = f" has no module {error.name!r}"
+            lacks += f", and of what the program imports not {', '.join(map(repr, others))} either" if others else ""
         raise UnshippableFunction(
             f"an executor cannot load the functions of the job ({type(error).__name__}: {error}): its Python "
             f"({sys.executable} on {socket.gethostname()}){lacks}. What the main program defines is sent along, and modules "

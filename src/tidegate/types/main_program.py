@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import sys
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -59,6 +60,16 @@ def load_with_classes(data: bytes) -> Any:
             _installed[name] = cls
             _say_where(cls)
     return shipped
+
+
+def program_imports() -> tuple[str, ...]:
+    """Driver. The packages that the names of the main program come from, but for Python's own and ours."""
+    found = set()
+    for value in vars(sys.modules[MAIN]).values():
+        name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        if isinstance(name, str):
+            found.add(name.partition(".")[0])
+    return tuple(sorted(found - sys.stdlib_module_names - {MAIN, "tidegate", ""}))
 
 
 def _say_where(outer: type) -> None:
