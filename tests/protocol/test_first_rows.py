@@ -207,7 +207,7 @@ class Tagging(tg.KeyedProcessFunction):
 
 class Stamps(tg.ProcessFunction):
     def process_element(self, value: int, ctx: tg.Context) -> Iterator[tuple[int, int]]:
-        yield value, ctx.timestamp  # type: ignore[misc]
+        yield value, ctx.timestamp()  # type: ignore[misc]
 
 
 def test_a_tag_is_a_side_output_in_every_hook_and_keeps_the_timestamp() -> None:

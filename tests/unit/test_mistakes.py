@@ -414,6 +414,20 @@ BEFORE_SPARK = {
         "error: key_by: the stream has no field 'size'; it has value (str)\n  at {here}\n"
         '      words.key_by("size").count(uid="count").print()  # here\n',
     ),
+    "forgotten uids": Mistake(
+        """
+        class CountWords(tg.KeyedProcessFunction):
+            count = tg.ValueState(int, default=0)
+            def process_element(self, word, ctx):
+                yield self.count.get()
+        counts = words.key_by(lambda word: word).process(CountWords(), returns=int)  # there
+        counts.write_files("/tmp/never", format="text", uid="out")
+        env.checkpointing(every="1s", storage="file:///tmp/never")
+        """,
+        "error: CountWords at {there} keeps something in checkpoints and needs a uid, so that it is found again after a "
+        'restart: write uid="count-words" in the call, or .uid("count-words") after it; any name will do that stays the '
+        "same.\n  at {here}\n      env.execute()  # here\n",
+    ),
     "no sink": Mistake(
         "",
         "error: the job has no sink: end at least one stream with .print(), .collect() or .sink_to(...)\n  at {here}\n"

@@ -330,7 +330,7 @@ def test_state_that_is_stored_without_a_uid_is_refused() -> None:
     env = job()
     counts = source(env).key_by(lambda v: v, key_type=int).process(Counts())
     with pytest.raises(
-        GraphError, match=r'^Counts at .* needs a uid.* write uid="a-name-of-yours" in the call, or \.uid\("a-'
+        GraphError, match=r'^Counts at .* needs a uid.* write uid="counts" in the call, or \.uid\("counts"\)'
     ):
         env._graph.check_uids()
     counts.uid("counts")

@@ -48,6 +48,14 @@ class Timed(tg.KeyedProcessFunction):
         return [timestamp]
 
 
+class ClassForm(tg.FlatMapFunction):
+    def flat_map(self, value: Any, /) -> Any:
+        return [value]
+
+    def end_input(self, ctx: tg.Context) -> None:
+        print("the end")
+
+
 class Raises(tg.ProcessFunction):
     def process_element(self, value: Any, ctx: tg.Context) -> Any:
         raise NotImplementedError
@@ -76,7 +84,9 @@ def test_a_function_that_can_emit_nothing_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    "function", [Sometimes(), Yields(), AtTheEnd(), Timed(), Raises(), Tried()], ids=lambda f: type(f).__name__
+    "function",
+    [Sometimes(), Yields(), AtTheEnd(), Timed(), ClassForm(), Raises(), Tried()],
+    ids=lambda f: type(f).__name__,
 )
 def test_a_function_that_may_emit_is_let_be(function: Any) -> None:
     assert never_emits(specs.ProcessSpec(function)) is None
@@ -94,6 +104,7 @@ def test_a_function_has_the_line_of_its_definition_or_none() -> None:
     assert str(line_of(returns_early)) == f"{__file__}:{returns_early.__code__.co_firstlineno}"
     assert str(line_of(functools.partial(returns_early, 1))) == str(line_of(returns_early))
     assert str(line_of(Yields())) == f"{__file__}:{Yields.process_element.__code__.co_firstlineno}"
+    assert str(line_of(ClassForm())) == f"{__file__}:{ClassForm.flat_map.__code__.co_firstlineno}"
     assert line_of(str.upper) is None
     assert line_of(tg.ProcessFunction()) is None, "ours is no line of the user's"
 

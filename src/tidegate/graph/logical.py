@@ -7,6 +7,7 @@ unaligned checkpoints. Edge *indexes* are only positions in one plan and never s
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -192,11 +193,26 @@ class LogicalGraph:
         if nameless:
             all_of_them = ", ".join(f"{op.name} at {op.line}" for op in nameless)
             keeps, needs = ("keeps", "needs a uid") if len(nameless) == 1 else ("keep", "need a uid each")
+            proposed = self._proposed_uids([op.name for op in nameless])
+            written = ", ".join(f'uid="{uid}"' for uid in proposed)
             raise GraphError(
                 f"{all_of_them} {keeps} something in checkpoints and {needs}, so that it is found again after a restart: "
-                'write uid="a-name-of-yours" in the call, or .uid("a-name-of-yours") after it.',
+                f'write {written} in the call, or .uid("{proposed[0]}") after it; any name '
+                "will do that stays the same.",
                 operator=nameless[0].name,
             )
+
+    def _proposed_uids(self, names: list[str]) -> list[str]:
+        """CountWords: count-words; each other than all there are."""
+        proposed: list[str] = []
+        for name in names:
+            base = uid = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+", "-", name).strip("-").lower() or "operator"
+            number = 1
+            while uid in proposed or uid in self.operators:
+                number += 1
+                uid = f"{base}-{number}"
+            proposed.append(uid)
+        return proposed
 
     def validate(self) -> None:
         """:raises GraphError: for a job that cannot run."""

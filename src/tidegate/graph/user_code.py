@@ -20,7 +20,11 @@ from tidegate.state.broadcast import BroadcastState
 from tidegate.state.declarations import Declaration
 
 _OUR_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_HOOKS = ("process_element", "process_element1", "process_batch")  #: the first that a function has is its main one
+#: The first that is the user's is where a function is defined; of a function in class form `process_element` is ours.
+_HOOKS = (
+    *("process_element", "process_element1", "process_batch"),
+    *("map", "flat_map", "filter", "reduce", "map1", "flat_map1", "__call__"),
+)
 _EMITTING = (
     "process_element",
     "process_element1",
@@ -36,13 +40,17 @@ _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 
 def line_of(function: Any) -> UserLine | None:
     """Where a function, or the main hook of a function object, is defined. None: it has no line of the user's."""
-    code = _code_of(function)
-    if code is None:
-        hook = next((name for name in _HOOKS if hasattr(type(function), name)), "__call__")
-        code = _code_of(getattr(type(function), hook, None))
-    if code is None or code.co_filename.startswith((_OUR_FOLDER, "<")):
-        return None
-    return UserLine(code.co_filename, code.co_firstlineno)
+    hooks = [function, *(getattr(type(function), name, None) for name in _HOOKS)]
+    for code in map(_code_of, hooks):
+        if code is not None and not code.co_filename.startswith((_OUR_FOLDER, "<")):
+            return UserLine(code.co_filename, code.co_firstlineno)
+    return None
+
+
+def is_users(method: Any) -> bool:
+    """Whether the user has written it; what cannot be read may be."""
+    code = _code_of(method)
+    return code is None or not _is_ours(code)
 
 
 def never_emits(spec: specs.Spec) -> UserLine | None:
@@ -51,7 +59,7 @@ def never_emits(spec: specs.Spec) -> UserLine | None:
     match spec:
         case specs.FlatMapSpec(function):
             code = _code_of(function)
-            return line_of(function) if code is not None and _returns_nothing(code) else None
+            return line_of(function) if code is not None and not _may_emit(code) and _ends(code) else None
         case (
             specs.ProcessSpec(function)
             | specs.KeyedProcessSpec(function)
@@ -59,9 +67,11 @@ def never_emits(spec: specs.Spec) -> UserLine | None:
             | specs.BroadcastProcessSpec(function)
         ):
             hooks = [hook for name in _EMITTING if (hook := getattr(type(function), name, None)) is not None]
-            written = [code for hook in hooks if (code := _code_of(hook)) is not None and not _is_ours(code)]
-            can_be_read = len(written) + sum(map(_is_our_hook, hooks)) == len(hooks)
-            return line_of(function) if written and can_be_read and all(map(_returns_nothing, written)) else None
+            codes = [_code_of(hook) for hook in hooks]
+            if any(code is None or _may_emit(code) for code in codes):
+                return None
+            written = [code for code in codes if code is not None and not _is_ours(code)]
+            return line_of(function) if any(map(_ends, written)) else None
         case _:
             return None
 
@@ -153,19 +163,25 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
             yield from _with_inner(constant)
 
 
-def _returns_nothing(code: CodeType) -> bool:
-    """Neither a generator nor a function with `return value`."""
+def _may_emit(code: CodeType) -> bool:
+    """A generator, or a function with `return value`."""
     if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR | inspect.CO_COROUTINE):
-        return False
-    before, ends = None, 0  # a function that does nothing but raise has no end
+        return True
+    before = None
     for step in dis.get_instructions(code):
         if step.opname in ("RETURN_VALUE", "RETURN_CONST"):
-            ends += 1
             value = step if step.opname == "RETURN_CONST" else before
             if value is None or not value.opname.endswith("_CONST") or value.argval is not None:
-                return False
+                return True
         before = step
-    return ends > 0
+    return False
+
+
+def _ends(code: CodeType) -> bool:
+    """Not where it does nothing but raise."""
+    return any(
+        step.opname.startswith("RETURN_V") or step.opname == "RETURN_CONST" for step in dis.get_instructions(code)
+    )
 
 
 def _code_of(function: Any) -> CodeType | None:
@@ -177,11 +193,6 @@ def _code_of(function: Any) -> CodeType | None:
         return None
     unwrapped = inspect.unwrap(function)
     return unwrapped.__code__ if isinstance(unwrapped, FunctionType) else None
-
-
-def _is_our_hook(hook: Any) -> bool:
-    code = _code_of(hook)
-    return code is not None and _is_ours(code)
 
 
 def _is_ours(code: CodeType) -> bool:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidegate.api.functions import Context, OutputTag, has_timers
 from tidegate.batch import Batch
 from tidegate.errors import ContractError
-from tidegate.graph.user_code import check_own_states, mentions
+from tidegate.graph.user_code import check_own_states, is_users, mentions
 from tidegate.protocol.watermarks import MAX_WATERMARK
 from tidegate.state.backend import bind_states
 from tidegate.state.declarations import declared_states
@@ -99,7 +99,8 @@ class FunctionOperator(RunningOperator):
             self.emit(Batch(self.output_type, rows))
 
     def _named(self, method: str) -> str:
-        return f"{type(self._function).__name__}.{method}"
+        owner = type(self._function)
+        return f"{owner.__name__}.{method}" if is_users(getattr(owner, method)) else owner.__name__
 
     def _without_tagged(self, rows: list[Any], places: list[int], stamps: Any) -> tuple[list[Any], list[int]]:
         """PyFlink's `yield tag, value` is a record of a side output, as `ctx.output(tag, value)` is: no stream holds tags.
