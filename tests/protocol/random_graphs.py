@@ -135,6 +135,7 @@ class Graph:
         return "\n".join(lines)
 
 
+ON_KEYS = ("map", "filter", "flat_map")  #: with or without keys, and without state
 PIPED = ("map", "filter", "flat_map", "process", "map_batches")
 KINDS = ("map", "filter", "flat_map", "process", "keyed", "co", "keyed_co", "map_batches", "keyed_batches")
 MIXED = (1, 1.0, True, "1", None)  #: five keys, whatever Python thinks of them
@@ -264,7 +265,8 @@ def vary(rng: random.Random, graph: Graph, rescalable: bool) -> None:
             if given.partitioning == "rebalance" and rng.random() < 0.3:
                 given.partitioning = "global"
             elif given.partitioning == "rebalance" and rng.random() < 0.7:
-                given.partitioning = rng.choice(["shuffle", "rescale", "custom"])
+                ways = ["shuffle", "rescale", "custom"]
+                given.partitioning = rng.choice([*ways, "hash"] if node.kind in ON_KEYS else ways)
             elif given.partitioning == "forward" and rng.random() < 0.3:
                 given.forced = all(_has_one_width(node, graph.node(uid), rescalable) for uid, _ in given.refs)
         if node.kind not in ("source", "sink") and rng.random() < 0.15:
@@ -343,12 +345,12 @@ def _add(graph: Graph, env: tg.StreamEnvironment, streams: dict[Ref, tg.DataStre
     typed = node.typed
     match node.kind:
         case "map":
-            out = inputs[0].map(lambda row: extended_row(row, typed, path, route), **options)
+            out = _on_keys(inputs[0], node).map(lambda row: extended_row(row, typed, path, route), **options)
         case "filter":
-            passed = inputs[0].filter(passes, parallelism=width)
+            passed = _on_keys(inputs[0], node).filter(passes, parallelism=width)
             out = passed.map(lambda row: extended_row(row, typed, path, route), **options)
         case "flat_map":
-            out = inputs[0].flat_map(lambda row: doubled_row(row, typed, path, route), **options)
+            out = _on_keys(inputs[0], node).flat_map(lambda row: doubled_row(row, typed, path, route), **options)
         case "map_batches":
             out = inputs[0].map_batches(lambda batch: extended(batch, path, route), **options)
         case "process":
@@ -397,6 +399,10 @@ def _input(streams: dict[Ref, tg.DataStream], given: Input) -> tg.DataStream:
             return stream.forward()
         case _:
             return stream
+
+
+def _on_keys(stream: tg.DataStream, node: Node) -> tg.DataStream | tg.KeyedStream:
+    return _keyed(stream, node) if node.inputs[0].partitioning == "hash" else stream
 
 
 def _keyed(stream: tg.DataStream, node: Node) -> tg.KeyedStream:

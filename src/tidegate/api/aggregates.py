@@ -18,11 +18,11 @@ class AggregateFunction:
     def create_accumulator(self) -> Any:
         raise NotImplementedError(f"{type(self).__name__} must define create_accumulator(self)")
 
-    def add(self, value: Any, accumulator: Any) -> Any:
+    def add(self, value: Any, accumulator: Any, /) -> Any:
         """The new accumulator."""
         raise NotImplementedError(f"{type(self).__name__} must define add(self, value, accumulator)")
 
-    def get_result(self, accumulator: Any) -> Any:
+    def get_result(self, accumulator: Any, /) -> Any:
         raise NotImplementedError(f"{type(self).__name__} must define get_result(self, accumulator)")
 
 

@@ -57,12 +57,12 @@ class CheckpointedFunction:
     """Mixin for whatever keeps operator state: process functions, functions in class form for map and its kin, readers of
     sources, writers of sinks. Put it before the other base class."""
 
-    def initialize_state(self, ctx: InitializationContext) -> None:
+    def initialize_state(self, ctx: InitializationContext, /) -> None:
         """Ask for every operator state, on every start: a stored one that is not asked for stops the job.
 
         Classic mistake: to fill a state on every start. Fill it only where `ctx.is_restored` is False.
         """
         raise NotImplementedError(f"{type(self).__name__} must define initialize_state(self, ctx)")
 
-    def snapshot_state(self, ctx: SnapshotContext) -> None:
+    def snapshot_state(self, ctx: SnapshotContext, /) -> None:
         """Bring the states up to date from plain attributes, where there are such. Runs in the task's thread: be quick."""

