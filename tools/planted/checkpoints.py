@@ -189,10 +189,10 @@ MUTANTS = (
         (
             Change(
                 "task/operators/source.py",
-                "            records = reader.poll(deadline)\n",
+                "            polled = reader.poll(deadline)\n",
                 "            noted = reader.splits()\n"
-                "            records = reader.poll(deadline)\n"
-                "            self._noted = None if records is None else noted\n",
+                "            polled = reader.poll(deadline)\n"
+                "            self._noted = None if polled is None else noted\n",
             ),
             Change(
                 "task/operators/source.py",
