@@ -27,7 +27,7 @@ from tidegate.state.backend import bind_states
 from tidegate.state.heap import HeapStateBackend
 from tidegate.state.key_groups import key_group, key_group_range
 from tidegate.state.keys import KeyType, key_type
-from tidegate.state.timers import EVENT_TIMERS, FEW_ENTRIES, TimerQueue
+from tidegate.state.timers import EVENT_TIMERS, Timer, TimerQueue
 from tidegate.storage.state_files import StateFiles
 from tidegate.task.keyed_files import HeapFiles, KeyedFiles, RocksFiles, restore_files, stored_sections
 from tidegate.testing.clock import ManualClock
@@ -61,7 +61,7 @@ class Content:
     """The model: what the whole operator holds."""
 
     cells: dict[Place, Any] = field(default_factory=dict)
-    timers: set[tuple[int, Any]] = field(default_factory=set)  #: moment, key
+    timers: set[Timer] = field(default_factory=set)
     watermark: int = 0
 
     def copy(self) -> Content:
@@ -243,26 +243,22 @@ class Job:
 
     def set_timer(self) -> None:
         key, moment = self.dice.choice(self.keys[:3]), self.content.watermark + self.dice.randrange(1, 6)
-        subtask = self.of(key)
-        subtask.at(key, b"")
+        subtask, timer = self.of(key), Timer(moment, key, self.dice.choice(NAMESPACES))
         if self.dice.randrange(2):
-            subtask.timers.register(key, moment)
-            self.content.timers.add((moment, key))
+            subtask.timers.register(key, moment, timer.namespace)
+            self.content.timers.add(timer)
         else:
-            subtask.timers.delete(key, moment)
-            self.content.timers.discard((moment, key))
-        assert sum(map(len, (each.timers for each in self.subtasks))) <= (
-            3 * len(self.content.timers) + FEW_ENTRIES * len(self.subtasks)
-        )
+            subtask.timers.delete(key, moment, timer.namespace)
+            self.content.timers.discard(timer)
 
     def fire(self) -> None:
         watermark = self.content.watermark = self.content.watermark + self.dice.randrange(4)
         fired = []
         for subtask in self.subtasks:
             of_subtask = list(subtask.timers.due(watermark))
-            assert [at for at, _ in of_subtask] == sorted(at for at, _ in of_subtask)
+            assert [timer.timestamp for timer in of_subtask] == sorted(timer.timestamp for timer in of_subtask)
             fired += of_subtask
-        expected = {timer for timer in self.content.timers if timer[0] <= watermark}
+        expected = {timer for timer in self.content.timers if timer.timestamp <= watermark}
         assert len(fired) == len(expected)
         assert set(fired) == expected
         self.content.timers -= expected
@@ -347,7 +343,6 @@ class Job:
         self.content = checkpoint.content.copy()
         for subtask in self.subtasks:
             self._restore(subtask, checkpoint)
-            subtask.timers.rebuild()
 
     def _restore(self, subtask: Subtask, checkpoint: Checkpoint) -> None:
         if subtask.files is None:
@@ -381,7 +376,6 @@ class Job:
                     backend.set_current_namespace(namespace)
                     cell = checkpoint.content.cells.get((state, key, namespace))
                     kind_of(state).read(getattr(function, state), cell, life_of(state, checkpoint.now_ms))
-        timers.rebuild()
         assert set(timers.due(2**62)) == checkpoint.content.timers
 
     def everything_expires(self) -> None:

@@ -33,7 +33,8 @@ from tidegate.state.declarations import (
     ValueState,
 )
 from tidegate.state.keys import key_type
-from tidegate.state.timers import EVENT_TIMERS, PROCESSING_TIMERS, TimerQueue
+from tidegate.state.namespaces import parts_of_table_key
+from tidegate.state.timers import EVENT_TIMERS, PROCESSING_TIMERS, TimerQueue, TimerState, timer_filed_under
 from tidegate.state.ttl import Ttl
 
 LIFETIME_MS = 10_000
@@ -277,31 +278,30 @@ class Aggregating(Keyed):
 
 
 class Timers(Kind):
-    """The model: key -> its moments."""
+    """The model: key and namespace -> its moments."""
 
     def __init__(self, name: str, state: str) -> None:
         self.name, self.state = name, state
 
     def begin(self, subtask: Subtask) -> None:
-        queue = subtask.held[self.name] = TimerQueue(subtask.backend, self.state)
-        queue.rebuild()
+        subtask.held[self.name] = TimerQueue(subtask.backend, self.state)
 
     def declare(self) -> dict[str, Declaration]:
-        return {self.state: ListState(int)}
+        return {self.state: TimerState(self.state)}
 
     def act(self, world: World, rng: random.Random) -> None:
-        key, moment = rng.choice(world.keys), rng.randint(0, 30)
+        key, namespace, moment = rng.choice(world.keys), rng.choice(NAMESPACES), rng.randint(-3, 30)
         model = world.model[self.name]
         if rng.random() < 0.1:
             self.fire(world, moment)
             return
-        subtask, at = world.at(key)
+        subtask, at = world.at(key, namespace)
         queue = subtask.held[self.name]
         if rng.random() < 0.25:
-            queue.delete(world.key_type.normalise(key), moment)
+            queue.delete(world.key_type.normalise(key), moment, namespace)
             model.get(at, set()).discard(moment)
         else:
-            queue.register(world.key_type.normalise(key), moment)
+            queue.register(world.key_type.normalise(key), moment, namespace)
             model.setdefault(at, set()).add(moment)
 
     def fire(self, world: World, up_to: int) -> None:
@@ -309,18 +309,22 @@ class Timers(Kind):
         fired: Counter[tuple[Any, int]] = Counter()
         for subtask in world.subtasks:
             moments = []
-            for moment, key in subtask.held[self.name].due(up_to):
-                fired[(repr(key), b""), moment] += 1
-                moments.append(moment)
+            for timer in subtask.held[self.name].due(up_to):
+                fired[(repr(timer.key), timer.namespace), timer.timestamp] += 1
+                moments.append(timer.timestamp)
             assert moments == sorted(moments)
         model = world.model[self.name]
         assert fired == Counter((at, moment) for at, of_key in model.items() for moment in of_key if moment <= up_to)
         world.model[self.name] = {at: {m for m in of_key if m > up_to} for at, of_key in model.items()}
 
     def check(self, world: World) -> None:
-        for key in world.keys:
-            subtask, at = world.at(key)
-            assert sorted(getattr(subtask.function, self.state).get()) == sorted(world.model[self.name].get(at, ()))
+        found: dict[Any, set[int]] = {}
+        for subtask in world.subtasks:
+            for filed, moment in subtask.backend.entries(self.state):
+                timer = timer_filed_under(*parts_of_table_key(filed))
+                assert timer.timestamp == moment
+                found.setdefault((repr(timer.key), timer.namespace), set()).add(moment)
+        assert found == {at: moments for at, moments in world.model[self.name].items() if moments}
 
 
 # -- operator state ----------------------------------------------------------------------------------------------------

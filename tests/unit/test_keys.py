@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import ConfigurationError, KeyTypeError
-from tidegate.state.key_codec import decode_prefix
+from tidegate.state.key_codec import decode_int64s, decode_prefix, encode_int64s, encode_key
 from tidegate.state.key_groups import (
     default_max_parallelism,
     key_group,
@@ -547,3 +547,30 @@ def test_types_of_keys_that_two_streams_can_share(one, other, common, holds):
     assert (found and found.name) == common
     assert common_key_type(second, first) == found
     assert holds_keys_of(first, second) is holds
+
+
+# -- whole columns of ints ---------------------------------------------------------------------------------------------
+
+INT64S = st.one_of(
+    st.integers(-(2**63), 2**63 - 1), st.integers(-300, 300), st.integers(0, 62).map(lambda bits: -(2**bits))
+)
+
+
+@given(st.lists(INT64S), st.integers(0, 3))
+def test_a_column_of_ints_is_encoded_and_decoded_as_each_of_them_is(keys: list[int], left_out: int) -> None:
+    encoded = encode_int64s(np.array(keys, np.int64))
+
+    assert encoded.to_pylist() == list(map(encode_key, keys))
+    decoded = decode_int64s(encoded[left_out:])
+    assert decoded is not None
+    assert decoded.tolist() == keys[left_out:]
+
+
+@pytest.mark.parametrize("other", [2**63, -(2**63) - 1, 2**70, True, None, 1.0, "a", b"", (1,)])
+def test_a_column_with_another_key_among_its_ints_is_not_one_of_ints(other: Any) -> None:
+    assert decode_int64s(pa.array([encode_key(1), encode_key(other)], pa.binary())) is None
+
+
+def test_a_column_with_no_bytes_or_a_null_is_not_one_of_ints() -> None:
+    assert decode_int64s(pa.array([b""], pa.binary())) is None
+    assert decode_int64s(pa.array([encode_key(1), None], pa.binary())) is None

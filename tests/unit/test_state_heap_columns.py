@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import backend_for, bound, plain
 
-from tidegate.errors import KeyTypeError, TypeDeclarationError
+from tidegate.errors import CheckpointDamaged, KeyTypeError, TypeDeclarationError
 from tidegate.state import heap_columns
 from tidegate.state.declarations import ValueState
 from tidegate.state.keys import key_type
@@ -249,3 +249,36 @@ def test_running_sums_are_to_the_last_bit_those_of_adding_one_by_one(steps):
 
     assert running_folds(np.add, totals, rows, numbers).tolist() == expected
     assert totals.tolist() == expected_totals.tolist() == at_once.tolist()
+
+
+@both_layouts
+@pytest.mark.parametrize("others", [[], [None], [2**70], [None, -(2**80)]])
+def test_stored_columns_are_restored_as_columns_whatever_keys_stand_beside_the_ints(columnar, others):
+    old, whole = handle(Sums.whole, columnar, int | None)
+    keys = [*range(-50, 50), 2**62, -(2**63), *others]
+    for number, key in enumerate(keys):
+        old.set_current_key(old.key_type.normalise(key))
+        whole.set(number)
+    backend, whole = handle(Sums.whole, columnar, int | None)
+    for section in old.snapshot().sections():
+        backend.restore(section.state, section.kind, [section.rows])
+
+    ints = [key for key in keys if key is not None and -(2**63) <= key < 2**63]
+    assert whole.get_many(np.array(ints)).to_pylist() == list(range(len(ints)))
+    whole.add_many(np.array([*ints, 1000]), 1)  # one is new
+    for number, key in enumerate(keys):
+        backend.set_current_key(backend.key_type.normalise(key))
+        assert whole.get() == number + (key in ints)
+    assert whole.get_many(np.array([1000])).to_pylist() == [1]
+
+
+def test_a_key_that_is_stored_twice_is_found_out():
+    old, whole = handle(Sums.whole, True)
+    whole.update_many(np.array([7]), np.array([1]))
+    (section,) = old.snapshot().sections()
+    backend, whole = handle(Sums.whole, True)
+    for _ in range(2):
+        backend.restore(section.state, section.kind, [section.rows])
+
+    with pytest.raises(CheckpointDamaged, match="holds the key 7 twice"):
+        whole.get_many(np.array([7]))

@@ -13,20 +13,32 @@ MUTANTS = (
         (
             Change(
                 "state/timers.py",
-                "        if self._link > LONGEST_CHAIN:\n",
-                "        if self._link > LONGEST_CHAIN * 10:\n",
+                "            ending.links[timer] = ending.link + 1\n",
+                "            ending.links[timer] = min(ending.link + 1, LONGEST_CHAIN)\n",
             ),
         ),
         AT_THE_END,
     ),
     Mutant(
         "left-timers-are-gone",
-        "what stays set at the end of time is forgotten by the queue",
+        "what is set at the end of a chain of timers is forgotten",
         (
             Change(
                 "state/timers.py",
-                "                heapq.heappush(self._queue, entry)\n\n    def __len__",
-                "                pass\n\n    def __len__",
+                "            for timer in ending.left:\n                self._table.set_timer(timer)\n",
+                "            ending.left.clear()\n",
+            ),
+        ),
+        AT_THE_END,
+    ),
+    Mutant(
+        "deleted-timer-comes-back",
+        "a timer that is left at the end of a chain, and deleted while time ends, is set again",
+        (
+            Change(
+                "state/timers.py",
+                "            self._ending.left.pop(timer, None)\n",
+                "            pass\n",
             ),
         ),
         AT_THE_END,

@@ -191,9 +191,9 @@ MUTANTS = (
         "the entries of deleted timers stay in memory until their time",
         (
             Change(
-                "state/timers.py",
-                "            self._dead.add((timestamp, key))\n            self._move_some()\n",
-                "            self._dead.add((timestamp, key))\n",
+                "state/heap_timers.py",
+                "            self._dead.add(filed)\n        self._move_some()\n",
+                "            self._dead.add(filed)\n",
             ),
         ),
         _TIMERS,
@@ -203,9 +203,81 @@ MUTANTS = (
         "a timer that is deleted and set again is still taken for deleted",
         (
             Change(
+                "state/heap_timers.py",
+                "        if filed in self._dead:\n            self._dead.remove(filed)\n            return\n",
+                "        if filed in self._dead:\n            return\n",
+            ),
+        ),
+        _TIMERS,
+    ),
+    Mutant(
+        "unwritten-timers-not-read",
+        "the first timers of a key group in RocksDB are read without those that are not written yet",
+        (
+            Change(
+                "state/rocksdb_timers.py",
+                "            for changes in (self.handed_over, self._dirty)\n            for row_key, cell in",
+                "            for changes in (self.handed_over,)\n            for row_key, cell in",
+            ),
+        ),
+        _TIMERS,
+    ),
+    Mutant(
+        "handed-over-timers-not-read",
+        "the first timers of a key group in RocksDB are read without those that a snapshot has taken over",
+        (
+            Change(
+                "state/rocksdb_timers.py",
+                "            for changes in (self.handed_over, self._dirty)\n            for row_key, cell in",
+                "            for changes in (self._dirty,)\n            for row_key, cell in",
+            ),
+        ),
+        _TIMERS,
+    ),
+    Mutant(
+        "timers-out-of-reach",
+        "when too many timers are near, the others are forgotten until they are read anew",
+        (
+            Change(
+                "state/rocksdb_timers.py",
+                "            self.reach = self.near[READ_AT_ONCE]\n",
+                "",
+            ),
+        ),
+        _TIMERS,
+    ),
+    Mutant(
+        "group-that-is-empty-stays-so",
+        "a key group whose timers in memory have all fired is not looked at again",
+        (
+            Change(
+                "state/rocksdb_timers.py",
+                "            if not group.near and group.reach is not None:\n                self._read(number, group)\n",
+                "",
+            ),
+        ),
+        _TIMERS,
+    ),
+    Mutant(
+        "heads-are-kept",
+        "entries of first timers that are first no more stay in memory",
+        (
+            Change(
+                "state/rocksdb_timers.py",
+                "        if len(self._heads) > 2 * len(self._groups) + _FEW_HEADS:\n",
+                "        if len(self._heads) > 1 << 40:\n",
+            ),
+        ),
+        _TIMERS,
+    ),
+    Mutant(
+        "timer-of-another-namespace",
+        "a timer fires without its namespace",
+        (
+            Change(
                 "state/timers.py",
-                "                self._dead.remove((timestamp, key))\n                return\n",
-                "                return\n",
+                "            if timer.namespace:\n                backend.set_current_namespace(timer.namespace)\n",
+                "",
             ),
         ),
         _TIMERS,

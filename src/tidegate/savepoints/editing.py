@@ -329,7 +329,7 @@ class SavepointEdit:
                 yield self._name_of(stored, state.name), StateTable(self.base, stored, state.name, state.kind)
 
 
-_KEYED = ("value", "list", "map", "reducing", "aggregating")
+_KEYED = ("value", "list", "map", "reducing", "aggregating", "timer")
 
 
 def new_savepoint(job: str) -> SavepointEdit:

@@ -26,9 +26,15 @@ if TYPE_CHECKING:
     from tidegate.ids import KeyGroup
     from tidegate.state.declarations import Declaration
     from tidegate.state.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, ValueHandle
+    from tidegate.state.timers import TimerTable
 
     Handle: TypeAlias = (
-        ValueHandle[Any] | ListHandle[Any] | MapHandle[Any, Any] | ReducingHandle[Any] | AggregatingHandle[Any, Any]
+        ValueHandle[Any]
+        | ListHandle[Any]
+        | MapHandle[Any, Any]
+        | ReducingHandle[Any]
+        | AggregatingHandle[Any, Any]
+        | TimerTable
     )
 
 

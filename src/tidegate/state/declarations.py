@@ -34,7 +34,7 @@ In = TypeVar("In", contravariant=True)
 Out = TypeVar("Out", covariant=True)
 Accumulator = TypeVar("Accumulator")
 
-Kind = Literal["value", "list", "map", "reducing", "aggregating"]
+Kind = Literal["value", "list", "map", "reducing", "aggregating", "timer"]
 
 
 class Absent:

@@ -23,6 +23,7 @@ from tidegate.state.fitting import Fitter
 from tidegate.state.heap_columns import ColumnTable, ColumnValue
 from tidegate.state.heap_dict import DictList, DictMap, value_handle
 from tidegate.state.heap_tables import CHUNK_MASK, ListTable, MapTable, ValueTable
+from tidegate.state.heap_timers import HeapTimers
 from tidegate.state.heap_ttl_tables import ExpiringLists, ExpiringMaps, ExpiringTable, ExpiringValues, Moment
 from tidegate.state.map_keys import map_key_fit
 from tidegate.state.section_writer import SectionWriter
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from tidegate.state.backend import Handle
     from tidegate.state.handles import ValueHandle
     from tidegate.state.keys import KeyType
+    from tidegate.state.timers import TimerState
     from tidegate.state.ttl import Ttl
 
 ExpiringT = TypeVar("ExpiringT", bound=ExpiringTable)
@@ -102,6 +104,10 @@ class HeapStateBackend(TableBackend[Table]):
             return expiring, ExpiringMap(expiring, replace(self._around(declaration), admit_key=admit_key))
         maps = MapTable()
         return maps, DictMap(declaration, maps, self._current)
+
+    def _new_timers(self, declaration: TimerState) -> tuple[Table, Handle]:
+        timers = HeapTimers()
+        return timers, timers
 
     def _expiring(self, table: Callable[[int], ExpiringT], ttl: Ttl) -> ExpiringT:
         made = table(ttl.milliseconds)

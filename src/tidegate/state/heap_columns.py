@@ -28,7 +28,7 @@ import pyarrow as pa
 from tidegate.errors import TypeDeclarationError
 from tidegate.state.fitting import Fitter
 from tidegate.state.handles import ValueHandle
-from tidegate.state.heap_index import ABSENT, KeyIndex, new_index
+from tidegate.state.heap_index import ABSENT, IntIndex, KeyIndex, new_index
 from tidegate.state.heap_tables import NO_KEY, refuse_without_key
 from tidegate.state.namespaces import is_namespaced
 from tidegate.state.one_by_one import EXTREMES
@@ -205,10 +205,15 @@ class ColumnTable:
         self.values, self.present = values, present
 
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
-        keys, values = reader.keys(rows), reader.value_column(rows).to_numpy(zero_copy_only=False)
-        at = np.array([self.row(key) for key in keys], dtype=np.int64)
+        ints = reader.int64_keys(rows) if isinstance(self.index, IntIndex) else None
+        if ints is not None and isinstance(self.index, IntIndex):
+            at = self.index.add_new(ints)
+            if self.index.length > len(self.values):
+                self._grow()
+        else:
+            at = np.array([self.row(key) for key in reader.keys(rows)], dtype=np.int64)
         self.before_write(at)
-        self.values[at] = values
+        self.values[at] = reader.value_column(rows).to_numpy(zero_copy_only=False)
         self.present[at] = True
 
     def clear(self, key: Any) -> None:

@@ -27,6 +27,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from tidegate.errors import CheckpointDamaged
 from tidegate.state.key_columns import int64_column, normalised_keys, plain_array, python_keys
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ class IntIndex(KeyIndex):
         self._levels: list[_Level] = []
         self._indexed = 0  # rows covered by levels
         self._late_lookups = 0  # keys looked up in levels after the first, since the last full merge
+        self._added = False  # some rows are neither covered by levels nor known
         self.length = 0
 
     def find(self, keys: Column) -> Rows:
@@ -161,6 +163,8 @@ class IntIndex(KeyIndex):
             return row
         if not _is_int64(key):
             return ABSENT  # all of these are known
+        if self._added:
+            self._add_level()
         for level in self._levels:
             row = level.find_one(key)
             if row != ABSENT:
@@ -181,6 +185,15 @@ class IntIndex(KeyIndex):
             self._known[key] = row
             self.length += 1
         return row
+
+    def add_new(self, keys: np.ndarray[Any, Any]) -> Rows:
+        """Of int64 keys that are not here yet, each once: nothing is looked up. That it is so is found out when they are."""
+        first = self.length
+        self._reserve(len(keys))
+        self._keys[first : first + len(keys)] = keys
+        self.length += len(keys)
+        self._added = True
+        return np.arange(first, self.length)
 
     def reader(self) -> Callable[[int, int], list[Any]]:
         keys = self._keys  # growing makes a new array, and this one's first rows are never written again
@@ -262,7 +275,15 @@ class IntIndex(KeyIndex):
         return rows
 
     def _add_level(self) -> None:
-        self._levels.append(self._level(self._indexed, self.length))
+        level = self._level(self._indexed, self.length)
+        if self._added:
+            if not level.index.is_unique:
+                twice = int(level.index[level.index.duplicated()][0])
+                raise CheckpointDamaged(
+                    f"the restored state holds the key {twice!r} twice; its rows were edited, or are damaged"
+                )
+            self._added = False
+        self._levels.append(level)
         self._indexed = self.length
         first = len(self._levels) - 1
         size = self._levels[first].stop - self._levels[first].start

@@ -248,8 +248,10 @@ class ValueTable(DictTable):
         self.chunks[chunk][key] = value
 
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
+        assert not self._snapshots, "stored rows come before the first snapshot"
+        chunks = self.chunks
         for key, value in zip(reader.keys(rows), reader.values(rows), strict=True):
-            self.put(key, value)
+            chunks[hash((key,)) & CHUNK_MASK][key] = value  # chunk_of, without the call
 
     def write(self, chunks: Iterable[Chunk], writer: SectionWriter) -> None:
         for piece in pieces(chunks):

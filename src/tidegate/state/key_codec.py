@@ -212,6 +212,38 @@ def encode_int64s(keys: np.ndarray[Any, Any]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(keys), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
+def decode_int64s(column: pa.Array) -> np.ndarray[Any, Any] | None:
+    """The way back; None when some are not ints of 64 bits."""
+    if column.type != pa.binary() or column.null_count:
+        return None
+    count = len(column)
+    _, offsets_buffer, data_buffer = column.buffers()
+    if not count or data_buffer is None:
+        return np.empty(0, np.int64) if not count else None
+    offsets = np.frombuffer(offsets_buffer, np.int32)[column.offset : column.offset + count + 1].astype(np.int64)
+    data = np.frombuffer(data_buffer, np.uint8)
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    if not lengths.all():
+        return None
+    tags = data[starts].astype(np.int64) - _INT
+    sizes = np.abs(tags)
+    if int(sizes.max()) > 8 or not np.array_equal(lengths, sizes + 1):
+        return None
+    bits = np.zeros(count, np.uint64)
+    for at in range(1, int(sizes.max()) + 1):
+        rows = np.flatnonzero(sizes >= at)
+        bits[rows] = (bits[rows] << np.uint64(8)) | data[starts[rows] + at]
+    negative = np.flatnonzero(tags < 0)
+    if len(negative):
+        used = sizes[negative].astype(np.uint64) * np.uint64(
+            8
+        )  # bits; above them stand ones. Shifts by 64 are undefined.
+        above = np.full(len(negative), _MASK, np.uint64) << np.minimum(used, np.uint64(63))
+        bits[negative] = np.where(used == 64, bits[negative], bits[negative] | above) + np.uint64(1)
+    keys = bits.view(np.int64)
+    return keys if np.array_equal(keys < 0, tags < 0) else None  # else some are beyond 64 bits
+
+
 def _wide_size(size: int) -> bytes:
     return size.to_bytes(4, "big")
 

@@ -30,6 +30,11 @@ def bare_key(table_key: Any) -> Any:
     return table_key[1] if is_namespaced(table_key) else table_key
 
 
+def parts_of_table_key(table_key: Any) -> tuple[Any, bytes]:
+    """The normalised key, and the namespace."""
+    return (table_key[1], table_key[2]) if is_namespaced(table_key) else (table_key, b"")
+
+
 def split_namespaces(table_keys: list[Any]) -> tuple[list[Any], list[bytes] | None]:
     """Normalised keys and their namespaces; None for these when all are empty."""
     if tuple not in set(map(type, table_keys)) or not any(map(is_namespaced, table_keys)):

@@ -41,6 +41,7 @@ from tidegate.state.rocksdb_options import RocksMemory, RocksSettings, database_
 from tidegate.state.rocksdb_rows import cells_of
 from tidegate.state.rocksdb_sections import stored_sections
 from tidegate.state.rocksdb_store import Family, RocksStore, RowFormat, StoredStates, row_format
+from tidegate.state.rocksdb_timers import RocksTimers
 from tidegate.state.rocksdb_values import Intake, RocksValues, rocks_value
 from tidegate.state.table_backend import TableBackend
 from tidegate.state.ttl import Lifetime
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from tidegate.state.backend import Handle
     from tidegate.state.handles import ValueHandle
     from tidegate.state.keys import KeyType
+    from tidegate.state.timers import TimerState
 
 TableT = TypeVar("TableT", bound=RocksTable)
 _COPY_ROWS = 16_384
@@ -125,6 +127,10 @@ class RocksStateBackend(TableBackend[RocksTable]):
             admit_key = Intake(declaration, maps.keys).admit
             return self._expiring(maps), ExpiringMap(maps, replace(self._around(declaration), admit_key=admit_key))
         return maps, RocksMap(declaration, maps)
+
+    def _new_timers(self, declaration: TimerState) -> tuple[RocksTable, Handle]:
+        timers = RocksTimers(declaration, *self._surroundings())
+        return timers, timers
 
     def _surroundings(self) -> tuple[Any, ...]:
         return (self._store, self._addresses, self._current, self._memory.share)

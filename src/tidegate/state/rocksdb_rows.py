@@ -5,6 +5,7 @@ Pure; executor. A state's rows are
     value state   address                          -> cell of the value
     list state    address + sequence (8 bytes)     -> msgpack array of the elements' cells; the list is all rows in order
     map state     address + cell of the map's key  -> cell of the value
+    timers        key group, moment, key, namespace -> cell of the moment (state/rocksdb_timers.py)
 
 where the address is key group, key and namespace (state/rocksdb_keys.py). How a cell is laid out depends on the declared
 type, and is noted beside the state together with its Arrow type (`RowFormat`), so that every row can be read as a

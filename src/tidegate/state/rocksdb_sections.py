@@ -21,6 +21,7 @@ from tidegate.state.rocksdb_keys import GROUP_BYTES, address_in, group_of, group
 from tidegate.state.rocksdb_lists import SEQUENCE_BYTES
 from tidegate.state.rocksdb_plain import offsets_of
 from tidegate.state.rocksdb_rows import column_of_cells, decode_elements
+from tidegate.state.rocksdb_timers import timer_parts
 from tidegate.state.sections import MAX_ROW_BYTES, PARTS, PIECE_ROWS, SECTION_BYTES
 
 if TYPE_CHECKING:
@@ -130,12 +131,18 @@ def _map_columns(written: RowFormat, rows: list[RowPair]) -> pa.RecordBatch:
     return _batch(keys, {"map_key": map_key_column, "value": value_column}, _int64(expiries))
 
 
+def _timer_columns(written: RowFormat, rows: list[RowPair]) -> pa.RecordBatch:
+    column = column_of_cells(written.layout, written.schema.field("value").type, [cell for _, cell in rows])
+    return _batch([timer_parts(row_key) for row_key, _ in rows], {"value": column}, None)
+
+
 _COLUMNS = {
     "value": _value_columns,
     "reducing": _value_columns,
     "aggregating": _value_columns,
     "list": _list_columns,
     "map": _map_columns,
+    "timer": _timer_columns,
 }
 
 

@@ -6,10 +6,11 @@ Executor: written by the snapshot's thread, read by the task's thread at restore
     list state    key, namespace, value: list<T>, expiry        a row for each key and namespace, elements in order
     map state     key, namespace, map_key, value, expiry        a row for each entry, in no order
 
-Reducing and aggregating state is stored as value state is. `key` is the canonical bytes of the key (state/keys.py).
-`namespace` is empty but for windows. `expiry` is when the entry expires, in ms since 1970 (int64), and of a list state
-the same for each element (list<int64>). Without a TTL it is a column of Arrow's type null, which takes no space.
-Read are also rows without `expiry`, as the first version wrote them.
+Reducing and aggregating state is stored as value state is, and so are timers: a row for each, in a namespace that begins
+with its moment (state/timers.py). `key` is the canonical bytes of the key (state/keys.py). `namespace` is empty but for windows
+and timers. `expiry` is when the entry expires, in ms since 1970 (int64), and of a list state the same for each element
+(list<int64>). Without a TTL it is a column of Arrow's type null, which takes no space. Read are also rows without `expiry`, as
+the first version wrote them.
 
 Arrow counts the bytes of a column of text, bytes or lists in 32 bits, so no more than 2 GiB can be one column. What a key group
 has beyond `SECTION_BYTES` is in further sections of it. A row is never cut: one value, or one list, has to fit alone.
@@ -20,11 +21,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import CheckpointDamaged, TypeDeclarationError
 from tidegate.state.declarations import Declaration, MapState
+from tidegate.state.key_codec import decode_int64s
 from tidegate.state.key_groups import key_groups as key_groups_of
 from tidegate.state.map_keys import canonical_form
 from tidegate.state.namespaces import in_namespace
@@ -38,6 +41,7 @@ PIECE_ROWS = 4096  #: about a millisecond of Python objects
 DELETED = "deleted"  #: kind of a section that names keys, and says that they are gone
 SECTION_BYTES = 256 << 20  #: of a block and of a section; far below what Arrow can join
 MAX_ROW_BYTES = (1 << 31) - (1 << 20)  #: Arrow's limit for a column of text, bytes or lists, and some room
+_MAY_BE_INTS = ("int", "optional[int]", "any")
 PARTS = 16  #: of a piece that is as large: how finely large values are cut
 
 
@@ -72,6 +76,12 @@ class SectionReader:
             if pc.max(pc.binary_length(column)).as_py():
                 return list(map(in_namespace, keys, column.fill_null(b"").to_pylist()))
         return keys
+
+    def int64_keys(self, rows: pa.RecordBatch) -> np.ndarray[Any, Any] | None:
+        """The same as an array, where all are ints of 64 bits in the empty namespace; else None."""
+        if "namespace" in rows.schema.names and pc.max(pc.binary_length(rows.column("namespace"))).as_py():
+            return None
+        return decode_int64s(self._stored(rows, "key"))
 
     def values(self, rows: pa.RecordBatch) -> list[Any]:
         """Of a list state: lists."""
@@ -149,7 +159,9 @@ class SectionReader:
             ) from error
 
     def _bare_keys(self, rows: pa.RecordBatch) -> list[Any]:
-        return self._key_type.decode_many(self._stored(rows, "key"))
+        column = self._stored(rows, "key")
+        ints = decode_int64s(column) if self._key_type.name in _MAY_BE_INTS else None
+        return self._key_type.decode_many(column) if ints is None else ints.tolist()
 
     def _expiry(self, rows: pa.RecordBatch) -> pa.Array | None:
         """The column, when it says anything."""

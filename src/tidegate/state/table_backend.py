@@ -22,6 +22,7 @@ from tidegate.state.heap_tables import NO_KEY, CurrentKey, refuse_without_key
 from tidegate.state.key_groups import key_group
 from tidegate.state.namespaces import bare_key, in_namespace
 from tidegate.state.sections import SectionReader
+from tidegate.state.timers import TimerState, timers_in_lists
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +44,8 @@ class StateTable(Protocol):
     def live_keys(self, now_ms: int) -> Iterator[Hashable]:
         """The keys in the empty namespace that have something which has not expired."""
 
+
+_TIMERS_IN_LISTS = ("list", "timer")  #: stored as, declared as
 
 TableT = TypeVar("TableT", bound=StateTable)
 
@@ -76,6 +79,8 @@ class TableBackend(KeyedStateBackend, Generic[TableT]):
             return self._new_list(declaration)
         if isinstance(declaration, MapState):
             return self._new_map(declaration)
+        if isinstance(declaration, TimerState):
+            return self._new_timers(declaration)
         assert isinstance(declaration, StoredValue)
         table, value = self._new_value(declaration, columnar)
         if isinstance(declaration, ReducingState):
@@ -93,6 +98,9 @@ class TableBackend(KeyedStateBackend, Generic[TableT]):
     @abstractmethod
     def _new_map(self, declaration: MapState[Any, Any]) -> tuple[TableT, Handle]: ...
 
+    @abstractmethod
+    def _new_timers(self, declaration: TimerState) -> tuple[TableT, Handle]: ...
+
     def _declared(self, state_name: str, kind: str) -> tuple[Declaration, TableT]:
         """:raises ConfigurationError: for stored state that is not declared any more, or as another kind."""
         state = self._states.get(state_name) or self._renamed(state_name)
@@ -103,7 +111,7 @@ class TableBackend(KeyedStateBackend, Generic[TableT]):
                 "state under another uid.",
                 state=state_name,
             )
-        if state[0].kind != kind:
+        if state[0].kind != kind and (kind, state[0].kind) != _TIMERS_IN_LISTS:
             raise ConfigurationError(
                 f"the checkpoint holds {state_name!r} as a {kind} state, but it is declared as a {state[0].kind} state "
                 f"at {state[0].line}. Declare it as it was, or give the new state another name.",
@@ -151,7 +159,8 @@ class TableBackend(KeyedStateBackend, Generic[TableT]):
     ) -> None:
         declaration, table = self._declared(state_name, kind)
         reader = SectionReader(declaration, self.key_type, self._now_ms())
-        for rows in batches:
+        for stored in batches:
+            rows = timers_in_lists(stored) if (kind, declaration.kind) == _TIMERS_IN_LISTS else stored
             own = reader.only(rows, self.key_groups, self.max_parallelism) if only_own_key_groups else rows
             table.load(reader.live(own), reader)
 

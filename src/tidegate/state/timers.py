@@ -1,170 +1,186 @@
-"""Timers of one keyed operator: per key, deduplicated, kept in the state backend, fired in order. Executor; task's thread.
+"""Timers of one keyed operator: per key and namespace, deduplicated, fired in order of time. Executor; the task's thread.
 
-The truth is a list state of each key, so timers are part of every snapshot and follow their key to another subtask, on any
-backend. A priority queue in memory only says whose turn it is; it is rebuilt after a restore.
+A timer is an entry of the keyed state, so timers are part of every snapshot and follow their key to another subtask. Each
+stands alone, filed under its key in a namespace of its own, which is its moment and then the timer's namespace: to set or to
+delete one looks at no other, however many the key has, and an increment holds those that have changed.
 
-The entry of a deleted timer cannot be taken out of the middle of a heap. It is noted as dead, and passed over when its turn
-comes. That may be far off: a timer of inactivity is deleted and set anew with each record. So when half of the entries are
-dead, the others move to a new heap, a few with each timer that is deleted or fires, and no call takes long. The old heap is
-emptied from its end, which leaves it a heap.
+How they are found in order of time is the backend's matter: a priority queue in memory (state/heap_timers.py), or rows in that
+order and the first few of them in memory (state/rocksdb_timers.py). Of one moment they come in any order.
 
 At the end of time every timer fires, and so does one that a firing sets. But a periodic timer, which sets the next one each
 time, would fire for ever: a chain of timers, each set by the firing of the one before, ends after LONGEST_CHAIN. What is set
 then stays set and does not fire; a job that was drained, and goes on, has it still.
 
-Invariant 1. The entries that are not dead are the timers in the state, each once. A timer that is deleted and set again for
-             the same moment has its old entry back, and its old place.
-Invariant 2. There are at most three entries for each timer that is set, and `FEW_ENTRIES`.
+Stored by older releases was a list of moments for each key (`timers_in_lists`).
 """
 
 from __future__ import annotations
 
-import heapq
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.protocol.watermarks import MAX_WATERMARK
-from tidegate.state.backend import KeyedStateBackend
-from tidegate.state.declarations import ListState
-from tidegate.state.handles import ListHandle
+from tidegate.state.declarations import StoredValue
+from tidegate.state.fitting import Fitter
+from tidegate.types import data_type
+from tidegate.types.scalars import INT64_MAX, INT64_MIN
+
+if TYPE_CHECKING:
+    from tidegate.state.backend import KeyedStateBackend
 
 EVENT_TIMERS = "_event_time_timers"
 PROCESSING_TIMERS = "_processing_time_timers"
 LONGEST_CHAIN = 16  #: of timers that set each other at the end of time
-FEW_ENTRIES = 64  #: so many are not worth a look at whether they are dead
-_MOVED_AT_ONCE = 4  #: a heap of which half is dead is empty before half as many more have died
-
-Entry = tuple[int, int, Hashable]  #: moment, order, key
+MOMENT_BYTES = 8
 
 
-class _LastTimers:
-    """Which timers set which, while time ends."""
+class Timer(NamedTuple):
+    timestamp: int
+    key: Any  #: normalised
+    namespace: bytes = b""
+
+
+class TimerState(StoredValue):
+    """The declaration of an operator's timers of one kind: a value, the timestamp, for each of them."""
+
+    kind = "timer"
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.value_type = data_type(int)
+        self.default = None
+
+
+class TimerTable(ABC):
+    """The timers of one kind that are set."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def set_timer(self, timer: Timer) -> None:
+        """Also when it is set."""
+
+    @abstractmethod
+    def delete_timer(self, timer: Timer) -> None:
+        """Also when it is not set."""
+
+    @abstractmethod
+    def has_timer(self, timer: Timer) -> bool:
+        """Whether it is set. Seldom asked."""
+
+    @abstractmethod
+    def first_timer(self) -> Timer | None:
+        """The earliest; None when none is set."""
+
+
+class _Ending:
+    """The end of time: which timers set which."""
 
     def __init__(self) -> None:
-        self._links: dict[
-            tuple[int, Hashable], int
-        ] = {}  #: of timers that were set meanwhile: the length of their chain
-        self._link = 0  #: of the one that fires
-        self.left: list[Entry] = []  #: at the end of a chain
-
-    def note(self, timestamp: int, key: Hashable) -> None:
-        """The one that fires has set this one."""
-        self._links[(timestamp, key)] = self._link + 1
-
-    def fires(self, entry: Entry) -> bool:
-        self._link = self._links.pop((entry[0], entry[2]), 0)
-        if self._link > LONGEST_CHAIN:
-            self.left.append(entry)
-            return False
-        return True
+        self.links: dict[Timer, int] = {}  #: of those that were set meanwhile: their place in a chain
+        self.link = 0  #: of the one that fires
+        self.left: dict[Timer, None] = {}  #: set at the end of a chain, and out of the table for as long as time ends
 
 
 class TimerQueue:
-    """Timers of one kind. Register and delete work on the backend's current key."""
+    """Timers of one kind. Those that are due become the backend's current key and namespace."""
 
     def __init__(self, backend: KeyedStateBackend, name: str) -> None:
-        declaration: ListState[int] = ListState(int)
-        declaration.name = name
+        declaration = TimerState(name)
         self._backend = backend
-        self._name = name
-        self._handle: ListHandle[int] = backend.bind(declaration)  # type: ignore[assignment]
-        self._queue: list[Entry] = []
-        self._leaving: list[Entry] = []  #: the older heap, while it is emptied
-        self._dead: set[tuple[int, Hashable]] = set()  #: moment and key of entries whose timer was deleted
-        self._order = 0  #: timers of one moment fire in the order of their registration
-        self._ending: _LastTimers | None = None  #: while time ends
+        self._table = cast("TimerTable", backend.bind(declaration))
+        self._fit = Fitter(declaration, declaration.value_type).fit
+        self._ending: _Ending | None = None
 
-    def rebuild(self) -> None:
-        """After a restore."""
-        self._queue = [
-            (timestamp, order, key)
-            for order, (key, timestamps) in enumerate(self._backend.entries(self._name))
-            for timestamp in timestamps
-        ]
-        self._leaving, self._dead = [], set()
-        self._order = len(self._queue)
-        heapq.heapify(self._queue)
-
-    def register(self, key: Hashable, timestamp: int) -> None:
-        if timestamp not in self._handle.get():
-            self._handle.add(timestamp)
-            if self._ending is not None:
-                self._ending.note(timestamp, key)
-            if (timestamp, key) in self._dead:
-                self._dead.remove((timestamp, key))
+    def register(self, key: Hashable, timestamp: int, namespace: bytes = b"") -> None:
+        timer = self._timer(key, timestamp, namespace)
+        ending = self._ending
+        if ending is not None:
+            if timer in ending.left or self._table.has_timer(timer):
                 return
-            self._order += 1
-            heapq.heappush(self._queue, (timestamp, self._order, key))
+            ending.links[timer] = ending.link + 1
+        self._table.set_timer(timer)
 
-    def delete(self, key: Hashable, timestamp: int) -> None:
-        if self._remove(timestamp):
-            self._dead.add((timestamp, key))
-            self._move_some()
+    def delete(self, key: Hashable, timestamp: int, namespace: bytes = b"") -> None:
+        timer = self._timer(key, timestamp, namespace)
+        if self._ending is not None:
+            self._ending.left.pop(timer, None)
+        self._table.delete_timer(timer)
+
+    def _timer(self, key: Hashable, timestamp: Any, namespace: bytes) -> Timer:
+        """:raises TypeDeclarationError: for a moment that is not a whole number of 64 bits."""
+        if timestamp.__class__ is not int or not INT64_MIN <= timestamp <= INT64_MAX:
+            timestamp = self._fit(timestamp)
+        return Timer(timestamp, key, namespace)
 
     def next_timestamp(self) -> int | None:
-        """When the next one may be due; it may turn out to be deleted."""
-        first = self._first_heap()
-        return first[0][0] if first else None
+        first = self._table.first_timer()
+        return None if first is None else first.timestamp
 
-    def due(self, up_to: int) -> Iterator[tuple[int, Any]]:
-        """(timestamp, normalised key) of each timer up to then, in order; the backend's current key is set to it.
+    def due(self, up_to: int) -> Iterator[Timer]:
+        """Each timer up to then, in order of time; it is not set any more, and its key and namespace are current.
 
         Timers that are registered while others fire are fired too, if they are due.
         """
-        while (first := self._first_heap()) and first[0][0] <= up_to:
-            timestamp, _, key = entry = heapq.heappop(first)
-            if self._bury(entry):
-                continue
-            if self._ending is not None and not self._ending.fires(entry):
-                continue
-            self._move_some()
-            self._backend.set_current_key(key)
-            if self._remove(timestamp):
-                yield timestamp, key
+        table, backend = self._table, self._backend
+        while (timer := table.first_timer()) is not None and timer.timestamp <= up_to:
+            table.delete_timer(timer)
+            backend.set_current_key(timer.key)
+            if timer.namespace:
+                backend.set_current_namespace(timer.namespace)
+            yield timer
 
-    def due_at_the_end(self) -> Iterator[tuple[int, Any]]:
+    def due_at_the_end(self) -> Iterator[Timer]:
         """All timers, in order, when time has come to its end; see the module's text for those that are set meanwhile."""
-        self._ending = ending = _LastTimers()
+        self._ending = ending = _Ending()
         try:
-            yield from self.due(MAX_WATERMARK)
+            for timer in self.due(MAX_WATERMARK):
+                ending.link = ending.links.pop(timer, 0)
+                if ending.link > LONGEST_CHAIN:
+                    ending.left[timer] = None
+                else:
+                    yield timer
         finally:
             self._ending = None
-            for entry in ending.left:
-                heapq.heappush(self._queue, entry)
+            for timer in ending.left:
+                self._table.set_timer(timer)
 
-    def __len__(self) -> int:
-        """The entries, dead ones too."""
-        return len(self._queue) + len(self._leaving)
 
-    def _first_heap(self) -> list[Entry]:
-        """The one with the next entry of all; empty when there is none."""
-        if not self._leaving or (self._queue and self._queue[0] < self._leaving[0]):
-            return self._queue
-        return self._leaving
+# -- how timers are stored -------------------------------------------------------------------------------------------
 
-    def _move_some(self) -> None:
-        if not self._leaving and len(self._dead) > max(FEW_ENTRIES, len(self._queue)) // 2:
-            self._leaving, self._queue = self._queue, []
-        for _ in range(min(_MOVED_AT_ONCE, len(self._leaving))):
-            entry = self._leaving.pop()
-            if not self._bury(entry):
-                heapq.heappush(self._queue, entry)
 
-    def _bury(self, entry: Entry) -> bool:
-        """Whether it is dead; then it is to leave."""
-        timestamp, _, key = entry
-        if (timestamp, key) not in self._dead:
-            return False
-        self._dead.remove((timestamp, key))
-        return True
+def moment_bytes(timestamp: int) -> bytes:
+    """In the order of the timestamps."""
+    return (timestamp - INT64_MIN).to_bytes(MOMENT_BYTES, "big")
 
-    def _remove(self, timestamp: int) -> bool:
-        timestamps = self._handle.get()
-        if timestamp not in timestamps:
-            return False
-        timestamps.remove(timestamp)
-        if timestamps:
-            self._handle.set(timestamps)
-        else:
-            self._handle.clear()
-        return True
+
+def filed_namespace(timer: Timer) -> bytes:
+    """The namespace that a timer is filed under."""
+    return moment_bytes(timer.timestamp) + timer.namespace
+
+
+def timer_filed_under(key: Any, namespace: bytes) -> Timer:
+    """The way back."""
+    timestamp = int.from_bytes(namespace[:MOMENT_BYTES], "big") + INT64_MIN
+    return Timer(timestamp, key, namespace[MOMENT_BYTES:])
+
+
+def timers_in_lists(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """A row for each timer, from rows with a list of moments for each key."""
+    lists = rows.column("value")
+    of, moments = pc.list_parent_indices(lists), pc.list_flatten(lists).cast(pa.int64())
+    unsigned = moments.to_numpy(zero_copy_only=False).view(np.uint64) ^ np.uint64(1 << 63)
+    raw = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(MOMENT_BYTES), len(moments), [None, pa.py_buffer(unsigned.astype(">u8").tobytes())]
+    ).cast(pa.binary())
+    namespace = rows.column("namespace").take(of)
+    filed = pc.binary_join_element_wise(raw, namespace, pa.scalar(b"", pa.binary()))
+    return pa.RecordBatch.from_pydict(
+        {"key": rows.column("key").take(of), "namespace": filed, "value": moments, "expiry": pa.nulls(len(moments))}
+    )

@@ -20,8 +20,9 @@ from tidegate.graph.user_code import check_own_states, is_users, mentions
 from tidegate.protocol.watermarks import MAX_WATERMARK
 from tidegate.state.backend import bind_states
 from tidegate.state.declarations import declared_states
+from tidegate.state.heap_tables import NO_KEY
 from tidegate.state.key_arrays import key_arrays
-from tidegate.state.timers import LONGEST_CHAIN
+from tidegate.state.timers import LONGEST_CHAIN, Timer
 from tidegate.task.operators.base import OperatorFailed, RunningOperator, key_place
 from tidegate.task.operators.checkpointed import keeper_for
 from tidegate.task.operators.first_rows import FIRST_ROWS, function_line, is_tagged
@@ -197,7 +198,6 @@ class KeyedProcessOperator(FunctionOperator):
 
     def open(self, restore: SubtaskRestore | None) -> None:
         if self._timers is not None and restore is not None:
-            self._timers.rebuild()
             self._timers.watermark = self.watermark
         super().open(restore)
         self._context._timers = self._timers
@@ -282,10 +282,10 @@ class KeyedProcessOperator(FunctionOperator):
                 left,
             )
 
-    def _fire(self, due: Iterator[tuple[int, Any]], domain: str) -> None:
+    def _fire(self, due: Iterator[Timer], domain: str) -> None:
         assert self._timers is not None
         context = self._context
-        for timestamp, normalised in due:
+        for timestamp, normalised, _ in due:
             self._timers.key = normalised
             context.key = self._denormalise(normalised)
             context._timestamp = timestamp
@@ -306,6 +306,8 @@ class KeyedProcessOperator(FunctionOperator):
 
     def _leave_key(self) -> None:
         self._keyed_backend.clear_current_key()
+        if self._timers is not None:
+            self._timers.key = NO_KEY
         self._context.key = None
         self._context._timestamp = None
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tidegate.protocol.watermarks import MIN_WATERMARK
 from tidegate.state.backend import KeyedStateBackend
+from tidegate.state.heap_tables import NO_KEY, refuse_without_key
 from tidegate.state.timers import EVENT_TIMERS, PROCESSING_TIMERS, TimerQueue
 
 
@@ -28,12 +29,8 @@ class Timers:
         self._time = time
         self.event = TimerQueue(backend, EVENT_TIMERS)
         self.processing = TimerQueue(backend, PROCESSING_TIMERS)
-        self.key: Hashable = None  #: normalised; the backend's current key
+        self.key: Hashable = NO_KEY  #: normalised; the backend's current key
         self.watermark = MIN_WATERMARK
-
-    def rebuild(self) -> None:
-        self.event.rebuild()
-        self.processing.rebuild()
 
     def next_processing_time(self) -> float | None:
         """On the slot's monotonic clock."""
@@ -43,16 +40,22 @@ class Timers:
         return self._time.clock() + (timestamp / 1000 - self._time.processing_time())
 
     def register_event_time_timer(self, timestamp: int) -> None:
-        self.event.register(self.key, timestamp)
+        self.event.register(self._current_key(), timestamp)
 
     def register_processing_time_timer(self, timestamp: int) -> None:
-        self.processing.register(self.key, timestamp)
+        self.processing.register(self._current_key(), timestamp)
 
     def delete_event_time_timer(self, timestamp: int) -> None:
-        self.event.delete(self.key, timestamp)
+        self.event.delete(self._current_key(), timestamp)
 
     def delete_processing_time_timer(self, timestamp: int) -> None:
-        self.processing.delete(self.key, timestamp)
+        self.processing.delete(self._current_key(), timestamp)
+
+    def _current_key(self) -> Hashable:
+        """:raises ConfigurationError: when no key is current."""
+        if self.key is NO_KEY:
+            refuse_without_key()
+        return self.key
 
     def current_watermark(self) -> int:
         return self.watermark
