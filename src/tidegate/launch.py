@@ -119,10 +119,10 @@ def launch(env: StreamEnvironment, config: JobConfig, quiet: bool = False) -> Jo
     keep_history(served, store)
     if server is not None:
         client.url = server.serve(served)
-    watch(client, config)
     if onlooker is not None:
         onlooker.launched(client, job.plan)
     threading.Thread(target=execution.run, name=f"tidegate-{env.name}", daemon=True).start()
+    watch(client, config)
     return client
 
 

@@ -79,11 +79,17 @@ def watch(client: JobClient, config: JobConfig) -> None:
     job = LiveJob(client, config)
 
     def on(event: JobEvent) -> None:
-        if isinstance(event, StatusChanged) and event.status.is_terminal and job in _live:
+        if isinstance(event, StatusChanged) and event.status.is_terminal:
+            forget()
+
+    def forget() -> None:
+        if job in _live:
             _live.remove(job)
 
     _live.append(job)
     client.view.subscribe(on)
+    if client.status.is_terminal:  # it was quicker
+        forget()
 
 
 def live_jobs() -> list[LiveJob]:

@@ -137,6 +137,16 @@ def test_a_job_that_does_not_run_yet_is_canceled(tmp_path: Path) -> None:
     assert job.ended is JobStatus.CANCELED
 
 
+def test_a_job_that_has_ended_before_it_is_watched_is_not_one_to_be_ended(tmp_path: Path) -> None:
+    job = start_job(tmp_path)
+    job.until(JobStatus.RUNNING)
+    job.close()
+
+    watch(job.client, job.job.config)
+
+    assert live_jobs() == []
+
+
 # -- the setting ---------------------------------------------------------------------------------------------------------
 
 
