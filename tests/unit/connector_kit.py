@@ -1,5 +1,5 @@
-"""What the connector tests share: a clock that is moved by hand, contexts, and readers that are stopped and "
-"restored."""
+"""What the connector tests share: a clock that is moved by hand, contexts, and readers that are stopped and
+restored."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Exactly-once files. Each crash of the two phases is played by stopping there and going on with the committables "
-"alone."""
+"""Exactly-once files. Each crash of the two phases is played by stopping there and going on with the committables
+alone."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The one table of configuration keys: Flink's own names, Tidegate's few, and Flink's that are not supported. "
-"Driver; pure.
+"""The one table of configuration keys: Flink's own names, Tidegate's few, and Flink's that are not supported. Driver; pure.
 
 The table drives parsing, the messages and docs/configuration.md (`configuration_table`). To support another key: move it
 from UNSUPPORTED into OPTIONS, with the field of JobConfig that it sets.
@@ -40,8 +39,7 @@ OPTIONS = (
     Option("execution.checkpointing.interval", "interval_s", read.duration, "none: no checkpoints",
            "time from one checkpoint's start to the next; at least 10 ms"),
     Option("execution.checkpointing.dir", "storage", read.word, "none",
-           "where checkpoints and the job's log are kept: file:///..., s3://..., gs://..., az://..., hdfs://..., or "
-           "memory "
+           "where checkpoints and the job's log are kept: file:///..., s3://..., gs://..., az://..., hdfs://..., or memory "
            "(the driver's)",
            ("state.checkpoints.dir",)),
     Option("execution.checkpointing.mode", "mode", read.mode, "EXACTLY_ONCE",
@@ -108,8 +106,7 @@ OPTIONS = (
            "how long a record may wait for others to share its frame", ("execution.buffer-timeout",)),
     Option("tidegate.master", "master", read.word, "this machine", "Spark's master, like spark://host:7077 (same as --master)"),
     Option("python.files", "python_files", read.words, "none",
-           "modules, packages, folders, wheels or zips for the program and the executors of a cluster, with commas "
-           "between "
+           "modules, packages, folders, wheels or zips for the program and the executors of a cluster, with commas between "
            "(same as --py-files)"),
     Option("python.archives", "python_archives", read.words, "none",
            "archives that are unpacked in the executors' working folders, path#name, with commas between them (same as "
@@ -130,8 +127,7 @@ OPTIONS = (
     Option("tidegate.log-format", "log_format", read.word, "text",
            "of what workers write to their standard error: text, or json for one object a line"),
     Option("pipeline.object-reuse", "object_reuse", read.flag, "false",
-           "functions hand records on as they are, not as copies: quicker, and right where no function changes a "
-           "record that "
+           "functions hand records on as they are, not as copies: quicker, and right where no function changes a record that "
            "another function, or it itself, still holds"),
     Option("tidegate.type-checks", "type_checks", read.type_checks, "first",
            "rows that are held against the type that their stream declares, where they leave their function: the "

@@ -1,5 +1,4 @@
-"""Failures of slots as errors that a user can act on: what ran there, where it was, and whether a restart can "
-"help. Driver."""
+"""Failures of slots as errors that a user can act on: what ran there, where it was, and whether a restart can help. Driver."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ def unsendable_start(plan: JobPlan, slot: SlotId, start: Start, error: Unsendabl
         waiting = sum(len(committable.payload) for committable in restored.committables)
         if waiting or restored.splits:
             message += (
-                f"\n  uid {restored.uid!r}, subtask {restored.subtask}: {len(restored.splits)} splits, {waiting} "
-                f"bytes that "
+                f"\n  uid {restored.uid!r}, subtask {restored.subtask}: {len(restored.splits)} splits, {waiting} bytes that "
                 "wait to be committed"
             )
     message += "\n  Start the job with a higher parallelism, so that each subtask has less of it."
@@ -77,11 +75,9 @@ def mistake_in(error: TidegateError) -> Mistake | None:
 def not_restarted(error: TidegateError) -> TidegateError:
     """The same error, saying why the job is not restarted after it, and how to have it restarted all the same."""
     return type(error)(
-        f"{error.message}\n  The job is not restarted any more: this error has come twice, from the same line, "
-        f"before the run's "
-        "first checkpoint was complete, so it would come again for ever. Correct the function and start the job "
-        "again. To have "
-        'it restarted all the same, choose a strategy: env.restart_strategy("exponential-delay"), or '
+        f"{error.message}\n  The job is not restarted any more: this error has come twice, from the same line, before the "
+        "run's first checkpoint was complete, so it would come again for ever. Correct the function and start the job again. "
+        'To have it restarted all the same, choose a strategy: env.restart_strategy("exponential-delay"), or '
         "-D restart-strategy.type=exponential-delay",
         **error.context,
     )

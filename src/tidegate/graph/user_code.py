@@ -54,8 +54,8 @@ def is_users(method: Any) -> bool:
 
 
 def never_emits(spec: specs.Spec) -> UserLine | None:
-    """Where a function is defined that can put nothing out: none of its hooks yields, or returns anything. None: "
-    "it may."""
+    """Where a function is defined that can put nothing out: none of its hooks yields, or returns anything. None:
+    it may."""
     match spec:
         case specs.FlatMapSpec(function):
             code = _code_of(function)
@@ -77,8 +77,8 @@ def never_emits(spec: specs.Spec) -> UserLine | None:
 
 
 def mentions(function: object, kind: type) -> bool:
-    """Whether its methods name an object of this class: a global, one of a closure, of a module, of its class or "
-    "its own."""
+    """Whether its methods name an object of this class: a global, one of a closure, of a module, of its class or
+    its own."""
     held = [*vars(function).values()] if hasattr(function, "__dict__") else []
     for owner in type(function).__mro__:
         held += [value for value in vars(owner).values() if not isinstance(value, FunctionType)]

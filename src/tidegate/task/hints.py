@@ -1,5 +1,5 @@
-"""What a user most likely meant, added to an exception that Python words well and nobody new to state understands. "
-"Executor."""
+"""What a user most likely meant, added to an exception that Python words well and nobody new to state understands.
+Executor."""
 
 from __future__ import annotations
 
