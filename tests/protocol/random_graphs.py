@@ -288,7 +288,9 @@ def _has_one_width(node: Node, parent: Node, rescalable: bool) -> bool:
 def slots_of(graph: Graph) -> int:
     from tidegate.graph.plan import plan_job
 
-    return len(plan_job("job", build(graph)._graph, 1).slots)
+    env = build(graph)
+    env._built.taken_up = True  # nobody wants to run it
+    return len(plan_job("job", env._graph, 1).slots)
 
 
 def rescaled(rng: random.Random, graph: Graph) -> Graph:
@@ -315,6 +317,7 @@ def rescaled(rng: random.Random, graph: Graph) -> Graph:
 def build(graph: Graph, prefix: str = "", **settings: Any) -> tg.StreamEnvironment:
     """The graph as a job; `prefix` is of its ledgers."""
     env = environment(parallelism=graph.parallelism, **settings)
+    env.restart_strategy("exponential-delay")  # chosen: functions that fail twice at one line are part of the runs
     streams: dict[Ref, tg.DataStream] = {}
     for node in graph.nodes:
         _add(graph, env, streams, node, prefix)
