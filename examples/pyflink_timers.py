@@ -44,7 +44,7 @@ class SumWhenQuiet(KeyedProcessFunction):
     def process_element(self, value, ctx: "KeyedProcessFunction.Context"):
         self.readings.inc()
         if value[2] < 0:
-            ctx.output(REFUSED, (ctx.get_current_key(), value[2]))
+            yield REFUSED, (ctx.get_current_key(), value[2])
             return
         self.total.update((self.total.value() or 0) + value[2])
         before = self.due.value()
