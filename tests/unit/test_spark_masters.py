@@ -20,6 +20,7 @@ import sys
 import tidegate as tg
 
 env = tg.StreamEnvironment("job", master=sys.argv[1])
+env.checkpointing(every="1s", storage="memory")
 env.from_sequence(1, 3, uid="numbers").collect(uid="all")
 env.execute()
 """
@@ -87,7 +88,7 @@ def test_a_program_is_told_in_one_sentence_without_a_jvm(tmp_path: Path, closed:
     starting, error, *place = ran.stderr.splitlines()
     assert "starting Spark for 1 slot on spark://127.0.0.1" in starting
     assert error.startswith(f"error: no Spark master answers at spark://127.0.0.1:{closed}")
-    assert [line.strip() for line in place] == [f"at {program}:7", "env.execute()"]
+    assert [line.strip() for line in place] == [f"at {program}:8", "env.execute()"]
 
 
 SAID = [
