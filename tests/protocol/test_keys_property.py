@@ -280,4 +280,4 @@ def test_what_cannot_be_a_key_is_refused_when_it_is_used(
     text = str(result.error)
     assert says in text
     assert "test_keys_property.py" in text, "the user's line"
-    assert "(uid 'count')" in text if parallelism == 1 else "(uid 'in')" in text
+    assert "(uid 'count')" in text
