@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 AT_ONCE = 2
 TEST_TIMEOUT_S = 90  #: a fault may well make a test hang
 RUN_TIMEOUT_S = 330
+ALL_TESTS_TIMEOUT_S = 1800  #: without a fault: the tests of all of them, one after the other
 
 #: Quick ones first. Of the property test only some cases: with a fault in, few are needed.
 TESTS = [
@@ -98,7 +99,7 @@ def plant(mutant: Mutant, copy: Path) -> None:
         path.write_text(text.replace(change.old, change.new), encoding="utf-8")
 
 
-def run_tests(copy: Path, tests: Sequence[str]) -> Outcome:
+def run_tests(copy: Path, tests: Sequence[str], timeout_s: float = RUN_TIMEOUT_S) -> Outcome:
     environment = {name: value for name, value in os.environ.items() if name != "TIDEGATE_SEED"}
     environment |= {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     began = time.monotonic()
@@ -121,10 +122,10 @@ def run_tests(copy: Path, tests: Sequence[str]) -> Outcome:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=RUN_TIMEOUT_S,
+            timeout=timeout_s,
         )
     except subprocess.TimeoutExpired:
-        return Outcome(False, time.monotonic() - began, f"did not end within {RUN_TIMEOUT_S} s")
+        return Outcome(False, time.monotonic() - began, f"did not end within {timeout_s} s")
     seconds = time.monotonic() - began
     if done.returncode not in (0, 1):  # 1: tests failed; anything else says nothing about the fault
         raise SystemExit(f"pytest ended with {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
@@ -142,7 +143,7 @@ def try_unchanged(mutants: list[Mutant]) -> Outcome:
     """All tests that any of them runs: a test that fails anyway catches nothing."""
     tests = dict.fromkeys(test for mutant in mutants for test in mutant.tests or TESTS)
     with copy_of_the_source() as copy:
-        return run_tests(copy, list(tests))
+        return run_tests(copy, list(tests), ALL_TESTS_TIMEOUT_S)
 
 
 def chosen(names: list[str]) -> list[Mutant]:
