@@ -23,7 +23,7 @@ UIDS = {
     "process_element": "of-source",
     "end_input": "of-source",
     "map function": "same",
-    "key function": "same",  # the sender of the keyed edge calls it
+    "key function": "of-bucket",  # whose keys they are, though the sender calls it
     "write": "files",
     "flush": "files",
     "prepare": "files",
