@@ -142,6 +142,7 @@ def test_all_and_only_the_timers_that_are_set_fire(rocks: RocksBackends | None, 
 def test_a_timer_of_inactivity_takes_the_memory_of_one_timer(rocks: RocksBackends | None) -> None:
     world = World(rocks)
     world.register(8, 1)  # the next one of all, so that nobody comes by the entries of the others
+    world.check()
     for record in range(3000):
         if record:
             world.delete(7, 3_600_000 + record - 1)
