@@ -222,7 +222,7 @@ def main() -> int:
     console.print(f"Two sources count to {COUNT:,}. A checkpoint every second. Spark starts ...")
     with tempfile.TemporaryDirectory(prefix="tidegate-demo-") as name:
         folder = Path(name)
-        client = build(folder).execute_async()
+        client = build(folder).execute_async(quiet=True)
         seen = Onlooker(console)
         client.view.subscribe(seen)
         old = kill_a_worker(client, seen)
