@@ -4,17 +4,18 @@
 VENV    := .venv
 PYTHON  := $(VENV)/bin/python
 READY   := $(VENV)/.ready
+SITE    := $(VENV)/.site
 SPARK   := sh tools/with_spark.sh $(PYTHON)
 FETCH   := { $(PYTHON) tools/fetch.py || test -z "$$CI"; }
 ARCHIVE := $(SPARK) tools/class_archive.py
-TESTS   := $(SPARK) -m pytest -n 3 --dist loadscope --no-loadscope-reorder
+TESTS   := sh tools/in_memory.sh $(SPARK) -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
 DEMO        = examples/demo.py
 BENCHMARKS  = $(sort $(shell grep -l __main__ benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow check format bench mutants java services services-stop fetched installed setup clean
+.PHONY: help demo docs test test-slow check format bench mutants java services services-stop fetched installed setup clean
 
 # The stamp holds the folder that it was made for: in a copied or moved checkout the installed package would still be
 # the old folder's, so the set-up runs again there.
@@ -27,6 +28,16 @@ help: ## show this list
 
 demo: java $(READY) ## run the demonstration
 	@$(SPARK) $(DEMO)
+
+# Whoever only tests the pages (tests/docs) needs none of this: the tools for the site are an extra of their own.
+docs: $(SITE) ## build the documentation as a site, in build/site; a warning is a failure
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet
+	@echo "docs: build/site/index.html"
+
+$(SITE): $(READY)
+	@$(VENV)/bin/uv pip install --quiet --python $(PYTHON) --editable '.[dev,docs]' 2>/dev/null \
+		|| $(PYTHON) -m pip install --quiet --editable '.[dev,docs]'
+	@touch $(SITE)
 
 # A fault of style must not hide what the tests say, so they run in any case; the target fails if either failed. The check runs
 # while things are fetched, which is waiting for the most part, and while the class archive is made.
@@ -46,7 +57,9 @@ check: $(READY) ## quick: format, lint, types, import rules
 	echo "check: format"; $(PYTHON) -m ruff format --check --quiet . || failed="$$failed format"; \
 	echo "check: lint"; $(PYTHON) -m ruff check --quiet . || failed="$$failed lint"; \
 	echo "check: types"; $(PYTHON) -m mypy --no-error-summary || failed="$$failed types"; \
-	echo "check: import rules"; $(PYTHON) -m pytest -q tests/unit/test_import_rules.py || failed="$$failed import-rules"; \
+	echo "check: import rules"; $(VENV)/bin/lint-imports --no-cache --no-logo >$(VENV)/imports.txt 2>&1 || \
+		{ cat $(VENV)/imports.txt; failed="$$failed imports"; }; \
+	$(PYTHON) -m pytest -q tests/unit/test_import_rules.py || failed="$$failed import-rules"; \
 	test -z "$$failed" || { echo "make check failed:$$failed (make format repairs some of it)" >&2; exit 1; }
 
 format: $(READY) ## format the code and repair what the linter can repair
@@ -57,7 +70,7 @@ bench: java $(READY) ## run the benchmarks and print their results as JSON
 	@for script in $(BENCHMARKS); do echo "bench: $$script" >&2; $(SPARK) $$script || exit 1; done
 
 mutants: java $(READY) ## plant named faults in the protocol; the tests must catch each
-	@$(SPARK) tools/mutants.py
+	@sh tools/in_memory.sh $(SPARK) tools/mutants.py
 
 setup: java $(READY) ## the set-up alone
 

@@ -40,7 +40,7 @@ from tidegate.task.keyed_files import HeapFiles, KeyedFiles, RocksFiles
 
 MAX_PARALLELISM = 128
 GROUPS = range(MAX_PARALLELISM)
-COMPACTION_TIME_S = 0.3  #: compactions go on between checkpoints, as they would
+COMPACTION_TIME_S = 0.3  #: compactions continue between checkpoints, as they would
 
 
 class Balance:

@@ -21,7 +21,7 @@ from tidegate.storage.local_store import LocalStore
 from tidegate.testing.crash_points import Crash, SimulatedCrash
 from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
 from tidegate.testing.runner import InProcessRun
-from tidegate.testing.stores import Fail, FlakyStore
+from tidegate.testing.stores import FailCall, FlakyStore
 
 RECORDS, KEYS = 3000, 500
 
@@ -68,7 +68,7 @@ def after_faults(backend: str) -> dict[str, Any]:
     sums = numbers.key_by(lambda n: n % KEYS, key_type=int).process(Sum(), uid="sum", returns=tuple[int, int])
     sums.sink_to(LedgerSink("sums"), uid="sums")
     killed = Killed(str(folder), every=7)
-    store = FlakyStore(killed, [Fail("put", call=20, path=".state", times=3)])
+    store = FlakyStore(killed, [FailCall("put", call=20, path=".state", times=3)])
     crashes = [
         Crash("slot.before-ack", nth=5, times=2),
         Crash("driver.before-log", nth=3, times=2),

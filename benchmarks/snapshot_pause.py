@@ -31,6 +31,7 @@ import pyarrow as pa
 
 import tidegate as tg
 from tidegate.ids import CheckpointId, SlotId
+from tidegate.ports import NoCrashPoints, RunAtOnce
 from tidegate.state.backend import KeyedStateBackend, bind_states
 from tidegate.state.heap import HeapStateBackend
 from tidegate.state.keys import key_type
@@ -38,7 +39,6 @@ from tidegate.storage.store import open_store
 from tidegate.task.garbage import BoundedCollections
 from tidegate.task.main import SWITCH_INTERVAL_S, BackgroundThread
 from tidegate.task.operators.base import OperatorSnapshot
-from tidegate.task.ports import NoCrashPoints, RunAtOnce
 from tidegate.task.snapshots import SnapshotUploader
 from tidegate.wire.control import SnapshotTimings
 

@@ -3,7 +3,7 @@
     python benchmarks/stop_the_world.py [rounds] [seconds]
 
 The naive way, as a mode of this benchmark only: the input pauses, everything in the job is processed to the end, every
-task stores its state, the input goes on. Here the sources take the pause (they read a shared signal), the job drains, one
+task stores its state, the input continues. Here the sources take the pause (they read a shared signal), the job drains, one
 checkpoint is asked for and waited for, and the pause ends. Both ways at intervals of 5 s, 1 s and 0.2 s.
 
 One job runs all the time, so that what differs between two starts (JIT, memory, cores) does not stand in the numbers. A
@@ -147,7 +147,7 @@ class Windows:
         self._client.checkpoint_now()
 
     def stop_the_world(self) -> None:
-        """The naive way: pause the input, let everything drain, take a snapshot of all, go on."""
+        """The naive way: pause the input, let everything drain, take a snapshot of all, continue."""
         say(self._folder, "pause")
         last, quiet_since = seen(self._folder), time.monotonic()
         while time.monotonic() - quiet_since < QUIET_S:

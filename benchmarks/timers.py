@@ -23,12 +23,13 @@ from typing import Any
 
 import psutil
 
+from tidegate.ids import EVENT_TIMERS
 from tidegate.state.backend import KeyedStateBackend
 from tidegate.state.heap import HeapStateBackend
 from tidegate.state.keys import key_type
 from tidegate.state.rocksdb import RocksStateBackend
 from tidegate.state.rocksdb_options import RocksSettings
-from tidegate.state.timers import EVENT_TIMERS, TimerQueue
+from tidegate.state.timers import TimerQueue
 
 GROUPS = range(128)
 INT = key_type(int)

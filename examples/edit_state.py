@@ -1,10 +1,10 @@
-"""Stop a job, correct its state as a table, and go on.
+"""Stop a job, correct its state as a table, and continue.
 
     python examples/edit_state.py [folder]
 
 A job counts what each customer has bought. It is stopped with a savepoint in mid-stream, an amount is corrected in pandas,
-a new savepoint is written, and a second run of the job goes on from it to the end of its input. Each run of this program has a
-folder of its own, in the one that is named or in the system's for temporary files.
+a new savepoint is written, and a second run of the job continues from it to the end of its input. Each run of this program
+has a folder of its own, in the one that is named or in the system's for temporary files.
 """
 
 import sys

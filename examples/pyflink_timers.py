@@ -62,17 +62,13 @@ class SumWhenQuiet(KeyedProcessFunction):
 def sums():
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(1)
-
-    readings = env.from_collection(
-        collection=READINGS, type_info=Types.TUPLE([Types.LONG(), Types.STRING(), Types.FLOAT()])
-    )
-    strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(1)).with_timestamp_assigner(
-        ReadingTime()
-    )
+    reading, summed = [Types.LONG(), Types.STRING(), Types.FLOAT()], [Types.STRING(), Types.LONG(), Types.FLOAT()]
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(1))
+    readings = env.from_collection(collection=READINGS, type_info=Types.TUPLE(reading))
     result = (
-        readings.assign_timestamps_and_watermarks(strategy)
+        readings.assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(ReadingTime()))
         .key_by(lambda value: value[1], Types.STRING())
-        .process(SumWhenQuiet(), Types.TUPLE([Types.STRING(), Types.LONG(), Types.FLOAT()]))
+        .process(SumWhenQuiet(), Types.TUPLE(summed))
         .uid("sums")
     )
     result.print()

@@ -2,7 +2,7 @@
 
     tidegate run examples/word_count.py
 
-Type lines into the first. Kill a worker, or press Ctrl-C and run it again: the counts go on. They begin anew with another
+Type lines into the first. Kill a worker, or press Ctrl-C and run it again: the counts continue. They begin anew with another
 --storage, and must when the first terminal has closed the connection: then the job has finished.
 """
 

@@ -36,7 +36,9 @@ GROUP_OF_FOLDER = {
     "storages": "storages",
     "operating": "operating",
 }
-ORDER = ("endtoend", "kafka", "databases", "operating", "faults", "storages", "spark", "protocol", "unit")
+ORDER = ("endtoend", "kafka", "databases", "operating", "faults", "storages", "spark", "protocol", "docs", "unit")
+#: Folders whose tests compute all the time; those of the others wait for processes that they have started.
+COMPUTING = ("protocol", "docs", "unit")
 PATIENCE_S = 10.0  #: what is on its way out may take this long; on a busy machine it does
 
 # A deadline for each example would measure the machine's load, and pytest's own timeout is there.
@@ -48,17 +50,28 @@ start_quickly()
 def group_of(path: str) -> str:
     """What runs in one process when `make test` uses several: a file, or all that share a broker, a server or a browser."""
     folder, file = path.split("/")[-2:]
-    return GROUP_OF_FOLDER.get(folder, file)
+    return GROUP_OF_FOLDER.get(folder, f"{folder}/{file}")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """By path, and not by xdist's marker for groups: with pytest 9.2 xdist 3.8 does not see it, and says nothing."""
+    """By path, and not by xdist's marker for groups: with pytest 9.2 xdist 3.8 does not see it, and says nothing.
+
+    One process begins with the tests that compute, so that the cores are not idle while the tests of the others wait.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class Groups(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid.split("::")[0])
+
+        def _assign_work_unit(self, node: Any) -> None:
+            computes = node is self.nodes[-1]
+            wanted = (group for group in self.workqueue if group.startswith(COMPUTING) == computes)
+            group = next(wanted, None)
+            if group is not None:
+                self.workqueue.move_to_end(group, last=False)
+            super()._assign_work_unit(node)
 
     return Groups(config, log)
 
@@ -112,7 +125,7 @@ def spark_tests_share_one_session(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left_behind(spark_tests_share_one_session: None) -> Iterator[None]:
-    """A thread that is no daemon would keep the user's program from ending."""
+    """A thread that is not a daemon would keep the user's program from ending."""
     before = set(threading.enumerate())
     yield
     started = [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]

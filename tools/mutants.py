@@ -30,41 +30,6 @@ TEST_TIMEOUT_S = 90  #: a fault may well make a test hang
 RUN_TIMEOUT_S = 330
 ALL_TESTS_TIMEOUT_S = 1800  #: without a fault: the tests of all of them, one after the other
 
-#: Quick ones first. Of the property test only some cases: with a fault in, few are needed.
-TESTS = [
-    "tests/unit/test_plan.py",
-    "tests/unit/test_wire.py",
-    "tests/unit/test_held.py",
-    "tests/unit/test_inbox.py",
-    "tests/unit/test_mailbox.py",
-    "tests/unit/test_heap_increments.py",
-    "tests/unit/test_local_copies.py",
-    "tests/unit/test_state_ttl.py",
-    "tests/unit/test_connector_tables.py::test_what_was_prepared_on_a_line_that_the_job_has_left_is_committed_when_it_comes_back",
-    "tests/protocol/test_shared_state.py",
-    "tests/protocol/test_alignment.py",
-    "tests/protocol/test_checkpointing.py",
-    "tests/protocol/test_attempt.py",
-    "tests/protocol/test_credit.py",
-    "tests/protocol/test_restarts.py",
-    "tests/protocol/test_restoring.py",
-    "tests/protocol/test_slot.py",
-    "tests/protocol/test_unaligned_slot.py",
-    "tests/protocol/test_scripted_source.py",
-    "tests/protocol/test_damage_and_takeover.py",
-    "tests/protocol/test_in_process_jobs.py",
-    "tests/protocol/test_failing_storage_and_user_code.py",
-    "tests/protocol/test_incremental_jobs.py::test_without_failures",
-    "tests/protocol/test_exactly_once_property.py::test_each_record_is_applied_once",
-    "tests/protocol/test_lifecycle_at_a_stop.py",
-    "tests/protocol/test_stopping.py",
-    "tests/protocol/test_savepoint_jobs.py::test_a_snapshot_is_never_given_the_id_of_a_savepoint",
-    "tests/protocol/test_savepoint_jobs.py::test_a_crash_at_each_step_of_a_stop_leaves_a_whole_job_or_a_whole_savepoint",
-    "tests/protocol/test_savepoint_jobs.py::test_files_of_a_plain_native_savepoint_are_never_deleted_by_the_job",
-    "tests/protocol/test_savepoint_jobs.py::test_a_claimed_native_savepoint_goes_when_no_checkpoint_needs_its_files",
-    "tests/protocol/test_evolution.py::test_nothing_is_built_on_files_of_a_state_that_has_changed",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -136,12 +101,12 @@ def run_tests(copy: Path, tests: Sequence[str], timeout_s: float = RUN_TIMEOUT_S
 def try_out(mutant: Mutant) -> Outcome:
     with copy_of_the_source() as copy:
         plant(mutant, copy)
-        return run_tests(copy, mutant.tests or TESTS)
+        return run_tests(copy, mutant.tests)
 
 
 def try_unchanged(mutants: list[Mutant]) -> Outcome:
     """All tests that any of them runs: a test that fails anyway catches nothing."""
-    tests = dict.fromkeys(test for mutant in mutants for test in mutant.tests or TESTS)
+    tests = dict.fromkeys(test for mutant in mutants for test in mutant.tests)
     with copy_of_the_source() as copy:
         return run_tests(copy, list(tests), ALL_TESTS_TIMEOUT_S)
 

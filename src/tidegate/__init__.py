@@ -9,37 +9,15 @@ pyarrow are imported, and `python -m tidegate.spark.daemon` imports this module 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tidegate.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from tidegate.api.aggregates import AggregateFunction
-    from tidegate.api.checkpointed import CheckpointedFunction
-    from tidegate.api.class_form import (
-        CoFlatMapFunction,
-        CoMapFunction,
-        FilterFunction,
-        FlatMapFunction,
-        MapFunction,
-        ReduceFunction,
-    )
     from tidegate.api.collected import CollectedRows
     from tidegate.api.connected import ConnectedStreams
-    from tidegate.api.counters import Counter
     from tidegate.api.environment import StreamEnvironment, StreamExecutionEnvironment
-    from tidegate.api.functions import (
-        BroadcastContext,
-        BroadcastProcessFunction,
-        Context,
-        CoProcessFunction,
-        KeyedBatchFunction,
-        KeyedBroadcastProcessFunction,
-        KeyedCoProcessFunction,
-        KeyedProcessFunction,
-        OutputTag,
-        ProcessFunction,
-    )
     from tidegate.api.keyed import KeyedStream
     from tidegate.api.streams import DataStream, StreamSink
-    from tidegate.api.user_metrics import Histogram
-    from tidegate.api.watermarks import TimestampAssigner, WatermarkStrategy
     from tidegate.client import JobClient
     from tidegate.connectors.collect_sink import CollectSink
     from tidegate.connectors.collection import Collection
@@ -77,8 +55,10 @@ if TYPE_CHECKING:
         CheckpointStatus,
         JobEvent,
         JobStatus,
+        SlotAcknowledged,
         SlotReported,
         SlotRestored,
+        SlotSampled,
         StatusChanged,
     )
     from tidegate.errors import (
@@ -91,6 +71,30 @@ if TYPE_CHECKING:
         TimedOut,
         UserCodeFailed,
     )
+    from tidegate.functions.checkpointed import CheckpointedFunction
+    from tidegate.functions.class_form import (
+        CoFlatMapFunction,
+        CoMapFunction,
+        FilterFunction,
+        FlatMapFunction,
+        MapFunction,
+        ReduceFunction,
+    )
+    from tidegate.functions.counters import Counter
+    from tidegate.functions.process import (
+        BroadcastContext,
+        BroadcastProcessFunction,
+        Context,
+        CoProcessFunction,
+        KeyedBatchFunction,
+        KeyedBroadcastProcessFunction,
+        KeyedCoProcessFunction,
+        KeyedProcessFunction,
+        OutputTag,
+        ProcessFunction,
+    )
+    from tidegate.functions.user_metrics import Histogram
+    from tidegate.functions.watermarks import TimestampAssigner, WatermarkStrategy
     from tidegate.ids import SlotId
     from tidegate.protocol.watermarks import MAX_WATERMARK
     from tidegate.savepoints.reading import Savepoint
@@ -99,38 +103,37 @@ if TYPE_CHECKING:
     from tidegate.state.ttl import Ttl
     from tidegate.types import Pickled
 
-__version__ = "0.1.0"
 
 _HOMES = {
     "AggregateFunction": "tidegate.api.aggregates",
-    "CheckpointedFunction": "tidegate.api.checkpointed",
-    "CoFlatMapFunction": "tidegate.api.class_form",
-    "CoMapFunction": "tidegate.api.class_form",
-    "FilterFunction": "tidegate.api.class_form",
-    "FlatMapFunction": "tidegate.api.class_form",
-    "MapFunction": "tidegate.api.class_form",
-    "ReduceFunction": "tidegate.api.class_form",
+    "CheckpointedFunction": "tidegate.functions.checkpointed",
+    "CoFlatMapFunction": "tidegate.functions.class_form",
+    "CoMapFunction": "tidegate.functions.class_form",
+    "FilterFunction": "tidegate.functions.class_form",
+    "FlatMapFunction": "tidegate.functions.class_form",
+    "MapFunction": "tidegate.functions.class_form",
+    "ReduceFunction": "tidegate.functions.class_form",
     "CollectedRows": "tidegate.api.collected",
     "StreamEnvironment": "tidegate.api.environment",
     "StreamExecutionEnvironment": "tidegate.api.environment",
-    "BroadcastContext": "tidegate.api.functions",
-    "BroadcastProcessFunction": "tidegate.api.functions",
-    "Context": "tidegate.api.functions",
-    "Counter": "tidegate.api.counters",
-    "CoProcessFunction": "tidegate.api.functions",
-    "KeyedBatchFunction": "tidegate.api.functions",
-    "KeyedBroadcastProcessFunction": "tidegate.api.functions",
-    "KeyedCoProcessFunction": "tidegate.api.functions",
-    "KeyedProcessFunction": "tidegate.api.functions",
-    "OutputTag": "tidegate.api.functions",
-    "ProcessFunction": "tidegate.api.functions",
+    "BroadcastContext": "tidegate.functions.process",
+    "BroadcastProcessFunction": "tidegate.functions.process",
+    "Context": "tidegate.functions.process",
+    "Counter": "tidegate.functions.counters",
+    "CoProcessFunction": "tidegate.functions.process",
+    "KeyedBatchFunction": "tidegate.functions.process",
+    "KeyedBroadcastProcessFunction": "tidegate.functions.process",
+    "KeyedCoProcessFunction": "tidegate.functions.process",
+    "KeyedProcessFunction": "tidegate.functions.process",
+    "OutputTag": "tidegate.functions.process",
+    "ProcessFunction": "tidegate.functions.process",
     "ConnectedStreams": "tidegate.api.connected",
     "DataStream": "tidegate.api.streams",
     "KeyedStream": "tidegate.api.keyed",
     "StreamSink": "tidegate.api.streams",
-    "Histogram": "tidegate.api.user_metrics",
-    "TimestampAssigner": "tidegate.api.watermarks",
-    "WatermarkStrategy": "tidegate.api.watermarks",
+    "Histogram": "tidegate.functions.user_metrics",
+    "TimestampAssigner": "tidegate.functions.watermarks",
+    "WatermarkStrategy": "tidegate.functions.watermarks",
     "MAX_WATERMARK": "tidegate.protocol.watermarks",
     "JobClient": "tidegate.client",
     "CollectSink": "tidegate.connectors.collect_sink",
@@ -169,8 +172,10 @@ _HOMES = {
     "CheckpointStatus": "tidegate.coordinator.observing",
     "CheckpointsDiscarded": "tidegate.coordinator.observing",
     "JobEvent": "tidegate.coordinator.observing",
+    "SlotAcknowledged": "tidegate.coordinator.observing",
     "SlotReported": "tidegate.coordinator.observing",
     "SlotRestored": "tidegate.coordinator.observing",
+    "SlotSampled": "tidegate.coordinator.observing",
     "StatusChanged": "tidegate.coordinator.observing",
     "SlotId": "tidegate.ids",
     "CheckpointDamaged": "tidegate.errors",
@@ -260,9 +265,11 @@ __all__ = [
     "SavepointFailed",
     "Sink",
     "SinkWriter",
+    "SlotAcknowledged",
     "SlotId",
     "SlotReported",
     "SlotRestored",
+    "SlotSampled",
     "SocketText",
     "Source",
     "SourceReader",

@@ -29,7 +29,7 @@ class Origins:
 class Batch:
     """Records of one stream, in order. `timestamps` (event time, ms) is None where the stream has no event time.
 
-    `origins` is there right behind a source that reads several splits side by side, and not carried on.
+    `origins` is there right after a source that reads several splits side by side, and not carried on.
     """
 
     __slots__ = ("_columns", "_rows", "origins", "timestamps", "type")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -25,7 +27,10 @@ from tidegate.graph.plan import JobPlan, Parallelism
 from tidegate.ids import SlotId
 from tidegate.notebook import job_html
 from tidegate.protocol.checkpoint_events import StopMode
+from tidegate.wire.control import SampleStacks
 from tidegate.wire.handshake import Hello
+
+LOOKS_EACH_S = 0.5  #: how long one wait is
 
 
 class JobClient:
@@ -59,19 +64,28 @@ class JobClient:
     def wait(self, timeout: Duration | None = None, *, cancel_on_interrupt: bool = False) -> JobStatus:
         """Until the job ends. How it ended: FINISHED or CANCELED.
 
-        :raises JobFailed: and its kin, when the job failed. :raises TimedOut: when it goes on after so long.
+        :raises JobFailed: and its kin, when the job failed. :raises TimedOut: when it continues after so long.
         """
         limit = None if timeout is None else seconds(timeout, "wait(timeout)")
         try:
-            has_ended = self._execution.end_event.wait(threading.TIMEOUT_MAX if limit is None else limit)
+            has_ended = self._await_end(limit)
         except KeyboardInterrupt:
             if cancel_on_interrupt:
                 self.cancel()
-                self._execution.end_event.wait()
+                self._await_end()
             raise
         if not has_ended:
             raise self._timed_out(limit)
         return self._how_it_ended()
+
+    def _await_end(self, limit_s: float | None = None) -> bool:
+        """In short waits: Python hears of an interrupt in its main thread alone, and one that the system has handed to another
+        thread does not end a wait of the main thread's."""
+        deadline = math.inf if limit_s is None else time.monotonic() + limit_s
+        while not self._execution.end_event.wait(max(0.0, min(LOOKS_EACH_S, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
+                return False
+        return True
 
     def wait_until_running(self, timeout: Duration | None = None) -> JobStatus:
         """Until all slots are ready and records flow: RUNNING. A job that has ended by then has run, or never will: FINISHED or
@@ -96,7 +110,7 @@ class JobClient:
             self.view.unsubscribe(on)
         if not self.status.is_terminal:
             return JobStatus.RUNNING
-        self._execution.end_event.wait()  # what is left of the end is quick
+        self._await_end()  # what is left of the end is quick
         return self._how_it_ended()
 
     def _how_it_ended(self) -> JobStatus:
@@ -109,7 +123,7 @@ class JobClient:
     def _timed_out(self, after_s: float | None) -> TimedOut:
         status = self.status.value
         return TimedOut(
-            f"job {self.name!r} is still {status} after {after_s:g} s. It goes on: wait again, or cancel() it",
+            f"job {self.name!r} is still {status} after {after_s:g} s. It continues: wait again, or cancel() it",
             job=self.name,
             status=status,
             after_s=after_s,
@@ -151,7 +165,7 @@ class JobClient:
 
         "canonical" is Parquet and JSON, for every backend and reader; "native" is quicker, and only for Tidegate.
 
-        :raises SavepointFailed: the job goes on all the same.
+        :raises SavepointFailed: the job continues all the same.
         """
         path: str = self.request_savepoint(directory, format=format, timeout=timeout).result().path
         return path
@@ -171,10 +185,10 @@ class JobClient:
     ) -> str:
         """Stop with a savepoint: sources stop, the savepoint is taken, sinks commit, the job ends FINISHED. Where it is.
 
-        Whoever resumes from it goes on exactly there. With `drain` the stream ends before: the last watermark passes,
-        every timer fires, `end_input` runs. That is for a job that will not go on.
+        Whoever resumes from it continues exactly there. With `drain` the stream ends before: the last watermark passes,
+        every timer fires, `end_input` runs. That is for a job that will not continue.
 
-        :raises SavepointFailed: the job goes on. (A drain that fails begins again from the last checkpoint.)
+        :raises SavepointFailed: the job continues. (A drain that fails begins again from the last checkpoint.)
         :raises JobFailed: when the savepoint stands, but the job failed before its sinks had committed.
         """
         path: str = self.request_stop(directory, drain=drain, format=format, timeout=timeout).result().path
@@ -195,11 +209,11 @@ class JobClient:
         return self._ask(directory, format, StopMode.DRAIN if drain else StopMode.SUSPEND, timeout)
 
     def rescale(self, parallelism: Parallelism, *, timeout: Duration | None = None) -> Rescaled:
-        """Go on with another parallelism: a checkpoint with stopped sources, then a start from it. Says how long the gap was.
+        """Continue with another parallelism: a checkpoint with stopped sources, then a start from it. Says how long it took.
 
         A number is for every operator that has none of its own in the program; {"uid": number, ...} for these operators alone.
 
-        :raises SavepointFailed: the job goes on as it was. :raises NotEnoughSlots: it goes on, too.
+        :raises SavepointFailed: the job continues as it was. :raises NotEnoughSlots: it continues, too.
         """
         rescaled: Rescaled = self.request_rescale(parallelism, timeout=timeout).result()
         return rescaled
@@ -230,7 +244,7 @@ class JobClient:
 
     def checkpoints(self) -> list[CheckpointStatistics]:
         """The newest last."""
-        return list(self.view.checkpoints.values())
+        return list(self.view.snapshot().checkpoints.values())
 
     def results(self, uid: str | None = None) -> list[Any]:
         """What a `collect()` sink has committed so far; `uid` may be left out when there is only one.
@@ -250,6 +264,10 @@ class JobClient:
     def plan(self) -> JobPlan:
         """Operators, chains, layers, as they run now."""
         return self._execution.plan
+
+    def sample_stacks(self, slots: Collection[SlotId], seconds: float, per_s: float) -> None:
+        """Have slots say where their threads are, for so long; the events `SlotSampled` tell it. For the profiler."""
+        self._execution.request_samples(slots, SampleStacks(seconds, per_s))
 
     def workers(self) -> dict[SlotId, Hello]:
         """The worker process of each slot: host, process id."""

@@ -21,7 +21,7 @@ _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
 
 
 def seconds(duration: Duration, what: str) -> float:
-    """:raises ConfigurationError: naming `what`, for anything that is no duration."""
+    """:raises ConfigurationError: naming `what`, for anything that is not a duration."""
     if isinstance(duration, timedelta):
         value = duration.total_seconds()
     elif isinstance(duration, str):
@@ -29,7 +29,7 @@ def seconds(duration: Duration, what: str) -> float:
         unit = _UNITS.get(match[2].lower()) if match else None
         if match is None or unit is None:
             raise ConfigurationError(
-                f'{what}: {duration!r} is no duration. Write a number and a unit, like "500ms" or "10s".'
+                f'{what}: {duration!r} is not a duration. Write a number and a unit, like "500ms" or "10s".'
             )
         value = float(match[1]) * unit
     else:

@@ -12,8 +12,8 @@ TidegateError
 |-- JobFailed                   the job has ended FAILED
 |   |-- UserCodeFailed          by an exception in the user's code
 |   `-- CommitLost              a sink says that prepared data is neither committed nor committable
-|-- CheckpointFailed            a checkpoint that was asked for did not complete; the job may go on
-|-- SavepointFailed             a savepoint, a stop or a rescale could not be done; the job goes on
+|-- CheckpointFailed            a checkpoint that was asked for did not complete; the job may continue
+|-- SavepointFailed             a savepoint, a stop or a rescale could not be done; the job continues
 |-- ConnectorError              a source or sink cannot do its work: unreachable, a bad line, a file that has changed
 |-- StorageError                checkpoint storage does not do what it must (unreachable, full, not shared)
 |   |-- CheckpointDamaged       a stored file is missing, cut short or changed
@@ -23,7 +23,7 @@ TidegateError
 |-- SparkUnavailable            Spark does not start, or its master does not answer; nothing has run
 |-- Superseded                  a newer driver has taken the job over; this one ends without committing anything
 |-- StoppedByUser               the job was canceled
-|-- TimedOut                    the time of a wait is over, and the job goes on; a TimeoutError, too
+|-- TimedOut                    the time of a wait is over, and the job continues; a TimeoutError, too
 `-- ProtocolViolation           a bug of ours: a message or frame that cannot be
 """
 

@@ -14,6 +14,9 @@ KeyGroup = NewType("KeyGroup", int)  #: 0 .. max_parallelism-1
 EdgeIndex = NewType("EdgeIndex", int)  #: position of a logical edge in the plan; travels in the frame header
 ChannelId = NewType("ChannelId", int)  #: the sending slot's index in the layer before
 
+EVENT_TIMERS = "_event_time_timers"  #: the state, of a keyed operator, that its timers are stored as
+PROCESSING_TIMERS = "_processing_time_timers"
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class SlotId:

@@ -9,11 +9,12 @@ import socket
 import threading
 import time
 import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import cloudpickle
 
-from tidegate.api.overrides import current_onlooker
 from tidegate.client import JobClient
 from tidegate.config import JobConfig
 from tidegate.connectors.collect_sink import CollectedResults, CollectSink
@@ -28,21 +29,22 @@ from tidegate.graph.plan import JobPlan, plan_job
 from tidegate.graph.specs import SinkSpec, SourceSpec, user_function_of
 from tidegate.graph.user_code import never_emits
 from tidegate.other_driver import other_driver, refusal
+from tidegate.overrides import current_onlooker
+from tidegate.ports import CrashPoints, NoCrashPoints
 from tidegate.rest.identity import job_id
 from tidegate.rest.keeping import keep_history
-from tidegate.rest.served import ServedJob
+from tidegate.rest.served import ServedJob, Surroundings
+from tidegate.settings.choices import CheckpointMode
 from tidegate.state.backends import BackendSettings
 from tidegate.storage.store import DRIVER_MEMORY, ObjectStore, check_create, open_store
-from tidegate.task.ports import NoCrashPoints
 from tidegate.task.program import CopySettings, SlotSettings
-from tidegate.telling import JobTeller, is_quiet
+from tidegate.telling.programs import JobTeller, is_quiet
 from tidegate.terminating import handle_sigterm, runs_here, watch, way_of
 from tidegate.wire.control import ToDriver
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidegate.api.environment import StreamEnvironment
     from tidegate.rest.server import RestServer
 
 log = logging.getLogger("tidegate")
@@ -51,51 +53,63 @@ FIRST_SLOTS_S = 60.0  #: executors of a cluster may need a while to register
 WITHOUT_STORAGE_STATE_BYTES = 128 << 20  #: only the final checkpoint is taken then; it must fit into a message
 
 
-def launch(env: StreamEnvironment, config: JobConfig, quiet: bool = False) -> JobClient:
-    """Start the job of an environment. Everything that can be wrong is said before anything runs, and what needs no Spark
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What an environment has put together (api/environment.py)."""
+
+    name: str
+    graph: LogicalGraph
+    parallelism: int  #: of operators that have none of their own, unless the settings name another
+    spark: SparkSession | None = None  #: None: one is made
+    spark_conf: Mapping[str, str] = field(default_factory=dict)  #: for the one that is made
+    crash_points: CrashPoints = field(default_factory=NoCrashPoints)
+
+
+def launch(program: Program, config: JobConfig, quiet: bool = False) -> JobClient:
+    """Start the job of a program. Everything that can be wrong is said before anything runs, and what needs no Spark
     before Spark is started, which takes seconds."""
     from tidegate.spark.cluster import SparkCluster
     from tidegate.spark.session import ExecutorPython, check_process_limits, check_session, is_local, make_session
+    from tidegate.spark.surroundings import spark_pages, spark_settings
 
     config.validate()
     way_of(config)
     handle_sigterm()
-    parallelism = config.parallelism or env.parallelism
-    draft = plan_job(env.name, env._graph, parallelism)
-    check_uids(env._graph, config.storage)
-    check_shippable(env._graph)
-    say_warnings(env._graph)
-    warn_of_late_results(env._graph, config)
+    parallelism = config.parallelism or program.parallelism
+    draft = plan_job(program.name, program.graph, parallelism)
+    check_uids(program.graph, config.storage)
+    check_shippable(program.graph)
+    say_warnings(program.graph)
+    warn_of_late_results(program.graph, config)
     check_written_sources(draft, config)
     store = open_job_store(config)
     server = rest_server(config)
     view, results = JobView(), collected_results(draft)
-    crash_points = env._crash_points or NoCrashPoints()
     job = JobRun(
-        name=env.name,
-        graph=env._graph,
+        name=program.name,
+        graph=program.graph,
         default_parallelism=parallelism,
         config=config,
         store=store,
         driver=f"{socket.gethostname()}:{os.getpid()}",
         view=view,
-        crash_points=crash_points,
+        crash_points=program.crash_points,
         clock=time.monotonic,
         wall_clock=time.time,
         sleep=time.sleep,
         jitter=lambda: random.uniform(-1, 1),
     )
-    check_create(store, env.name)
-    check_start(job, env.name, config)
+    check_create(store, program.name)
+    check_start(job, program.name, config)
     onlooker = current_onlooker() or (None if is_quiet(quiet) else JobTeller())
     if onlooker is not None:
         onlooker.launching(draft, config)
-    if env._spark is not None:
-        check_session(env._spark)
-        session = env._spark
+    if program.spark is not None:
+        check_session(program.spark)
+        session = program.spark
     else:
         python = ExecutorPython(config.python_files, config.python_archives, config.python_executable)
-        session = make_session(env.name, config.master, len(draft.slots), env._spark_conf, python)
+        session = make_session(program.name, config.master, len(draft.slots), program.spark_conf, python)
     if is_local(session.sparkContext.master):
         check_process_limits(count_connections(job.plan))
     await_slots(session, len(job.plan.slots))
@@ -104,7 +118,7 @@ def launch(env: StreamEnvironment, config: JobConfig, quiet: bool = False) -> Jo
         plan=job.plan,
         settings=slot_settings(config),
         storage_uri=None if keeps_state_in_driver(config) else config.storage,
-        crash_points=crash_points,
+        crash_points=program.crash_points,
     )
 
     def on_driver_payload(message: ToDriver) -> None:
@@ -113,15 +127,16 @@ def launch(env: StreamEnvironment, config: JobConfig, quiet: bool = False) -> Jo
         else:
             results.accept(message.uid, message.subtask, message.topic, message.payload)
 
-    execution = JobExecution(job, cluster, crash_points, on_driver_payload)
-    client = JobClient(env.name, execution, view, results, config.savepoint_dir)
-    served = ServedJob(job_id(env.name, config.storage), env.name, config, view, client, time.time())
+    execution = JobExecution(job, cluster, program.crash_points, on_driver_payload)
+    client = JobClient(program.name, execution, view, results, config.savepoint_dir)
+    served = ServedJob(job_id(program.name, config.storage), program.name, config, view, client, time.time())
+    served.surroundings = Surroundings(spark_settings(session), spark_pages(session))
     keep_history(served, store)
     if server is not None:
         client.url = server.serve(served)
     if onlooker is not None:
         onlooker.launched(client, job.plan)
-    threading.Thread(target=execution.run, name=f"tidegate-{env.name}", daemon=True).start()
+    threading.Thread(target=execution.run, name=f"tidegate-{program.name}", daemon=True).start()
     watch(client, config)
     return client
 
@@ -174,7 +189,7 @@ def keeps_state_in_driver(config: JobConfig) -> bool:
 
 def slot_settings(config: JobConfig) -> SlotSettings:
     return SlotSettings(
-        exactly_once=config.mode == "exactly-once",
+        exactly_once=config.mode is CheckpointMode.EXACTLY_ONCE,
         buffer_timeout_s=config.buffer_timeout_s,
         inbox_bytes=config.inbox_bytes,
         in_flight_target_s=config.debloat_target_s if config.debloat else None,

@@ -94,4 +94,4 @@ def where_it_goes_on(error: Superseded) -> str:
     """What to know after a take-over: one sentence."""
     driver = _driver(str(error.context.get("driver") or ""), float(error.context.get("written_at") or 0.0))
     where = "there" if driver is None or driver.url is None else f"at {driver.url}"
-    return f"the job goes on {where}. Do not start this one again: it would take the job back"
+    return f"the job continues {where}. Do not start this one again: it would take the job back"

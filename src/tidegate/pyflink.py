@@ -13,7 +13,13 @@ from decimal import Decimal
 from typing import Any, NoReturn
 
 from tidegate.api.aggregates import AggregateFunction
-from tidegate.api.class_form import (
+from tidegate.api.connected import ConnectedStreams
+from tidegate.api.environment import StreamExecutionEnvironment
+from tidegate.api.keyed import KeyedStream
+from tidegate.api.streams import DataStream
+from tidegate.api.streams import StreamSink as DataStreamSink
+from tidegate.errors import TypeDeclarationError
+from tidegate.functions.class_form import (
     CoFlatMapFunction,
     CoMapFunction,
     FilterFunction,
@@ -21,9 +27,7 @@ from tidegate.api.class_form import (
     MapFunction,
     ReduceFunction,
 )
-from tidegate.api.connected import ConnectedStreams
-from tidegate.api.environment import StreamExecutionEnvironment
-from tidegate.api.functions import (
+from tidegate.functions.process import (
     BroadcastProcessFunction,
     Context,
     CoProcessFunction,
@@ -33,11 +37,7 @@ from tidegate.api.functions import (
     OutputTag,
     ProcessFunction,
 )
-from tidegate.api.keyed import KeyedStream
-from tidegate.api.streams import DataStream
-from tidegate.api.streams import StreamSink as DataStreamSink
-from tidegate.api.watermarks import TimestampAssigner, WatermarkStrategy
-from tidegate.errors import TypeDeclarationError
+from tidegate.functions.watermarks import TimestampAssigner, WatermarkStrategy
 from tidegate.state.broadcast import BroadcastState
 from tidegate.state.declarations import AggregatingState, ListState, MapState, ReducingState, ValueState
 from tidegate.state.ttl import Ttl

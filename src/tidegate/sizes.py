@@ -19,11 +19,11 @@ _UNITS = {
 
 
 def size_bytes(text: Size, what: str) -> int:
-    """:raises ConfigurationError: naming `what`, for anything that is no size."""
+    """:raises ConfigurationError: naming `what`, for anything that is not a size."""
     match = _PATTERN.fullmatch(text.strip()) if isinstance(text, str) else None
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
         raise ConfigurationError(
-            f'{what}: {text!r} is no memory size. Write a number and a unit, like "20 kb" or "2mb".'
+            f'{what}: {text!r} is not a memory size. Write a number and a unit, like "20 kb" or "2mb".'
         )
     return int(match[1]) * unit

@@ -23,18 +23,18 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from types import FrameType
 
-from tidegate.cli.exit_codes import EXIT_TERMINATED
 from tidegate.client import JobClient
 from tidegate.config import JobConfig
 from tidegate.console import show_err
 from tidegate.coordinator.observing import JobEvent, JobStatus, StatusChanged
 from tidegate.coordinator.savepoints import TakenSavepoint, savepoint_directory
-from tidegate.errors import ConfigurationError, TidegateError, TimedOut
+from tidegate.errors import TidegateError, TimedOut
+from tidegate.settings.choices import ON_TERM, OnTerm, Retention
 from tidegate.shown import first_line
 from tidegate.storage.store import DRIVER_MEMORY
+from tidegate.telling.exit_codes import EXIT_TERMINATED
 
 VARIABLE = "TIDEGATE_ON_TERM"
-WAYS = CHECKPOINT, SAVEPOINT, CANCEL = ("checkpoint", "savepoint", "cancel")
 BY_SIGTERM = "stopped by SIGTERM"
 END_PART = 0.2  #: of the time: what is left for the end itself
 SHOW_CURSOR = b"\x1b[?25h"
@@ -46,7 +46,7 @@ class LiveJob:
     config: JobConfig
 
     @property
-    def way(self) -> str:
+    def way(self) -> OnTerm:
         return way_of(self.config)
 
 
@@ -63,12 +63,10 @@ class Ended:
         return f"{self.job}: {BY_SIGTERM}; {self.what}{how}"
 
 
-def way_of(config: JobConfig) -> str:
+def way_of(config: JobConfig) -> OnTerm:
     """The program's or the command line's, else the environment's. :raises ConfigurationError:"""
-    way = config.on_term or os.environ.get(VARIABLE) or CHECKPOINT
-    if way not in WAYS:
-        raise ConfigurationError(f"{VARIABLE}={way} is unknown: use {', '.join(WAYS)}")
-    return way
+    word = os.environ.get(VARIABLE)
+    return config.on_term or (ON_TERM.from_text(word, VARIABLE) if word else OnTerm.CHECKPOINT)
 
 
 _live: list[LiveJob] = []  #: without a lock: the main thread may be interrupted by the signal while it would hold it
@@ -96,8 +94,18 @@ def live_jobs() -> list[LiveJob]:
     return list(_live)
 
 
+def _live_here(job: str, storage: str | None) -> list[JobClient]:
+    return [live.client for live in live_jobs() if (live.client.name, live.config.storage) == (job, storage)]
+
+
 def runs_here(job: str, storage: str | None) -> bool:
-    return any((live.client.name, live.config.storage) == (job, storage) for live in live_jobs())
+    return bool(_live_here(job, storage))
+
+
+def cancel_live(job: str, storage: str | None) -> None:
+    """Where it still runs. Does not wait for its end."""
+    for client in _live_here(job, storage):
+        client.cancel()
 
 
 # -- the signal -------------------------------------------------------------------------------------------------------
@@ -108,7 +116,7 @@ def say_on_stderr(text: str) -> None:
 
 
 class TermHandler:
-    """What SIGTERM calls. `say` and `resume` are how the program tells people what happened, and how they go on."""
+    """What SIGTERM calls. `say` and `resume` are how the program tells people what happened, and how they continue."""
 
     def __init__(self, resume: Callable[[str], str], say: Callable[[str], None] = say_on_stderr) -> None:
         self._resume = resume
@@ -123,7 +131,7 @@ class TermHandler:
         jobs = live_jobs()
         for job in jobs:
             limit = f"within {job.config.on_term_timeout_s:g} s"
-            what = "it is canceled" if job.way == CANCEL else f"it ends with a {job.way}"
+            what = "it is canceled" if job.way is OnTerm.CANCEL else f"it ends with a {job.way}"
             self._say(f"{job.client.name}: SIGTERM: {what}, {limit}")
         for ended in end_jobs(jobs):
             self._say(ended.sentence(self._resume))
@@ -185,18 +193,18 @@ def _end(job: LiveJob, began: float) -> Ended:
     taken_by = began + limit * (1 - END_PART)
     trouble = ""
     try:
-        if job.way == SAVEPOINT:
+        if job.way is OnTerm.SAVEPOINT:
             taken = _stop(job, max(0.1, taken_by - time.monotonic()))
             _ends_within(client, began + limit - time.monotonic())
             return Ended(client.name, "a savepoint stands", taken.path)
-        if job.way == CHECKPOINT and _outlives_us(job):
+        if job.way is OnTerm.CHECKPOINT and _outlives_us(job):
             client.checkpoint_now(f"{max(0.1, taken_by - time.monotonic()):.3f}s")
     except (TidegateError, TimeoutError) as error:
         trouble = f"no new {job.way} was taken ({first_line(error)})"
     if client.status is JobStatus.FINISHED:
         return Ended(client.name, "it had finished")
     what = _kept(job, trouble)
-    client.cancel(f"{BY_SIGTERM}; {what}", keep_checkpoints=job.way != CANCEL)
+    client.cancel(f"{BY_SIGTERM}; {what}", keep_checkpoints=job.way is not OnTerm.CANCEL)
     if not _ends_within(client, began + limit - time.monotonic()):
         what += "; it did not end in time"
     return Ended(client.name, what, _latest(job))
@@ -225,7 +233,7 @@ def _outlives_us(job: LiveJob) -> bool:
 
 def _newest(job: LiveJob) -> int | None:
     """The checkpoint that a next run continues from, where the settings let it stay."""
-    if not _outlives_us(job) or (job.way == CANCEL and job.config.retention != "retain"):
+    if not _outlives_us(job) or (job.way is OnTerm.CANCEL and job.config.retention is not Retention.RETAIN):
         return None
     latest = job.client.view.latest_completed()
     return job.client.view.restored_from if latest is None else latest.checkpoint

@@ -59,7 +59,8 @@ def maker(tables: Tables, sink: type = tg.DatabaseSink, **options: Any) -> Calla
     return lambda place: sink(tables.server.url, tables.make(place), lock_timeout_s=5, **options)
 
 
-@BOTH_WAYS
+#: By the ledger it is one transaction like any other: what the steps of prepared ones show is shown by them.
+@pytest.mark.parametrize("commit", chosen({"two-phase"}, COMMITS))
 def test_each_record_is_in_the_table_once_and_never_early_wherever_a_process_dies(
     server: DatabaseServer, commit: str
 ) -> None:

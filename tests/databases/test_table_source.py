@@ -253,7 +253,7 @@ def test_what_is_in_doubt_is_listed_and_settled_by_hand(
 def test_by_the_checkpoint_what_it_names_is_committed_and_the_rest_rolled_back(
     server: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The driver dies for good when a checkpoint stands in the log and nothing of it is committed."""
+    """The driver dies for good when a checkpoint is in the log and nothing of it is committed."""
     monkeypatch.setenv("SHOP", server.password)
     table = new_table(server)
     job = f"gone-{table}"

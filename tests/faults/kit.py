@@ -254,7 +254,7 @@ class Driver:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.lines: list[dict[str, Any]] = []
-        self.noise: list[str] = []  #: what is no line of ours; shown when something goes wrong
+        self.noise: list[str] = []  #: what is not a line of ours; shown when something goes wrong
         self._changed = threading.Condition()
         path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(

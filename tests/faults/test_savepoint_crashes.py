@@ -1,12 +1,12 @@
 """kill -9 at every step of taking a savepoint, stopping with one, and starting from one. Real Spark, workers and drivers.
 
-    taking      the job goes on and loses nothing; a folder with _metadata.json is a whole savepoint, any other is none
-    stopping    until the record stands in the log the job goes on; from then on the savepoint is where it goes on from
+    taking      the job continues and loses nothing; a folder with _metadata.json is a whole savepoint, any other is none
+    stopping    until the record is in the log the job continues; from then on the savepoint is where it continues from
     starting    the next attempt, or driver, begins at the savepoint again
     long after  the job comes back to each savepoint that stands: exactly what lies behind it is written once more
 
 Checkpoints are taken on request here, so that what dies at a point dies for the savepoint's sake. Savepoints are read with
-pandas and json alone; each must be exactly the state of its positions. The job goes on from what each stop has left.
+pandas and json alone; each must be exactly the state of its positions. The job continues from what each stop has left.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def ask_on_and_on(job: Watched, steps: list[tuple[str, str]], done: int) -> tupl
 
 
 def go_through(steps: list[tuple[str, str]], settings: Settings, spark: SparkSession) -> Settings:
-    """Ask for each; what a stop has left is where the job goes on from. Returns the settings to go on with."""
+    """Ask for each; what a stop has left is where the job continues from. Returns the settings to continue with."""
     done = 0
     while done < len(steps):
         with watched(settings, spark) as job:

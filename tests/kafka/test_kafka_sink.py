@@ -151,7 +151,7 @@ def test_a_job_that_begins_anew_does_not_find_the_markers_of_the_old_one(out: Ou
 
 
 def test_an_epoch_of_a_line_that_the_job_has_left_is_committed_when_it_comes_back(out: Out) -> None:
-    """A start from an older checkpoint leaves checkpoint 6 behind, uncommitted; a larger number is no sign of it."""
+    """A start from an older checkpoint leaves checkpoint 6 behind, uncommitted; a larger number is not a sign of it."""
     writer = out.sink.writer(context(attempt="g1-a1"))
     writer.write(batch(5))
     five = writer.prepare(5)  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 import tidegate as tg
 from kafka.kit import LOGIN, await_that, delete_topics, read_json, send
 from tidegate.connectors.contract import Polled, ReaderContext, Source, SourceReader, Split
+from tidegate.connectors.kafka_lag import PartitionLag
 from tidegate.errors import ConfigurationError, ConnectorError
 from tidegate.testing import LedgerSink, ledger, run_in_process
 
@@ -156,6 +157,9 @@ def test_the_groups_offsets_follow_completed_checkpoints_and_are_never_read(serv
 
     with opened(source, source.discover_splits(1)) as reader:
         assert drain(reader) == [0, 1, 2, 3, 4]
+        assert reader.metrics()["pendingRecords"] == 0  # behind the end there are five more
+        lag = PartitionLag(reader._consumer)  # type: ignore[attr-defined]
+        assert lag.metrics([(name, 0, 2, None)])["KafkaSourceReader.KafkaConsumer.records-lag-max"] == 8
         reader.snapshot(1)  # type: ignore[arg-type]
         assert committed_offset(servers, name) < 0
         reader.notify_complete(1)  # type: ignore[arg-type]

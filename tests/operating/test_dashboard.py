@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import urllib.request
 from contextlib import ExitStack
@@ -62,7 +63,9 @@ def test_the_dashboard_shows_a_job_and_acts_on_it(tmp_path: Path) -> None:
                 f"checkpoints/details/NEWEST/{vertices[1]}": "Hottest keys when it ended",
                 "exceptions": "No failure so far",
                 "log": "RUNNING",
-                "configuration": "interval_s",
+                "timeline": "first start",
+                "workers": "Count",
+                "configuration": "spark.app.name",
             }
             for tab, expected in tabs.items():
                 if "NEWEST" in tab:  # asked for now: the history of a quick job is short
@@ -72,14 +75,18 @@ def test_the_dashboard_shows_a_job_and_acts_on_it(tmp_path: Path) -> None:
                 shown.keep(f"job-{tab.partition('/')[0]}-{'one' if 'details' in tab else 'all'}")
 
             # It lives through a restart of the job.
-            os.kill(pids_of(job, vertices[1])[0], signal.SIGKILL)
+            killed = pids_of(job, vertices[1])[0]
+            os.kill(killed, signal.SIGKILL)
             shown.show("overview")
             shown.until("() => document.querySelector('.head').innerText.includes('attempt g1-a2')")
             page.wait_for_selector("h1 .badge.running")
             shown.show("exceptions")
             page.wait_for_selector("article.failure")
-            assert "g1-a1" in shown.text()
+            assert "A worker was lost" in shown.text()
             assert "with Count -> files jsonl (uid 'counts'), subtask 0" in shown.text()
+            assert re.search(
+                rf"g1-a1\t0\t\S+:{killed}\trestarted at once\tcheckpoint \d+\t.* m?s\tabout [\d,]+", shown.text()
+            )
             shown.keep("job-after-a-failure")
 
             # The savepoint button asks first; what it makes restores below.
@@ -111,5 +118,5 @@ def test_the_dashboard_shows_a_job_and_acts_on_it(tmp_path: Path) -> None:
         came_from = ask(f"{entry.url}/jobs/{entry.id}/checkpoints")["latest"]["restored"]
         assert came_from["external_path"].startswith(savepoint)
         first = {number for _, _, number in rows_in(again)}
-    # It goes on where the savepoint was: not at the beginning, and not behind what came out before the stop.
+    # It continues where the savepoint was: not at the beginning, and not behind what came out before the stop.
     assert 0 < min(first) <= stopped_with + 16

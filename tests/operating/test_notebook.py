@@ -51,19 +51,20 @@ class Notebook:
         self._client = client
 
     def run(self, code: str, interrupt_at: str = "") -> tuple[dict[str, Any], dict[str, str]]:
-        """The reply, and what the cell's last line shows, by media type. Interrupts the kernel when it prints those words."""
+        """The reply, and what the cell's last line shows, by media type. Interrupts the kernel when it prints those words: a
+        thread prints them, and which cell a thread's words are counted to is the kernel's affair."""
         asked = self._client.execute(code)
         shown: dict[str, str] = {}
         deadline = time.monotonic() + PATIENCE_S
         while True:
             message = self._client.get_iopub_msg(timeout=max(0.1, deadline - time.monotonic()))
-            if message["parent_header"].get("msg_id") != asked:
-                continue
             kind, content = message["msg_type"], message["content"]
-            if kind == "execute_result":
-                shown = content["data"]
-            elif kind == "stream" and interrupt_at and interrupt_at in content["text"]:
+            if kind == "stream" and interrupt_at and interrupt_at in content["text"]:
                 self._manager.interrupt_kernel()
+            elif message["parent_header"].get("msg_id") != asked:
+                continue
+            elif kind == "execute_result":
+                shown = content["data"]
             elif kind == "status" and content["execution_state"] == "idle":
                 break
         while True:  # a kernel that was slow to begin may have been asked twice whether it is there

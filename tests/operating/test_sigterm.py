@@ -1,4 +1,4 @@
-"""A supervisor ends a driver with SIGTERM: what it had done is kept, and a next run goes on exactly there. Real Spark."""
+"""A supervisor ends a driver with SIGTERM: what it had done is kept, and a next run continues exactly there. Real Spark."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def doubled_row(row: Any, typed: bool, path: str, route: str) -> Any:
 
 
 def stamp_of(number: int, jitter_ms: int) -> int:
-    """The event time of a source's record; in each split it goes on, out of order by `jitter_ms` at the most."""
+    """The event time of a source's record; in each split it continues, out of order by `jitter_ms` at the most."""
     return number % 1000 * 10 - number * 37 % (jitter_ms // 10 + 1) * 10
 
 
@@ -220,7 +220,7 @@ class Keyed(_Traced, tg.KeyedProcessFunction):
 
 
 class Timed(_Traced, tg.KeyedProcessFunction):
-    """Keeps each record until the watermark has passed the end of its window; then it goes on, with a timer's timestamp.
+    """Keeps each record until the watermark has passed the end of its window; then it continues, with a timer's timestamp.
 
     Sources say which split a record is of. Where they are out of order within their bounds nothing may ever come late, over
     any restore, and each window is counted once and whole.

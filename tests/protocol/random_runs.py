@@ -4,7 +4,7 @@
 
 KIND      aligned       one checkpoint at a time
           unaligned     or aligned for a while
-          rescaled      either, and the job goes on at another parallelism, so that chains change as well
+          rescaled      either, and the job continues at another parallelism, so that chains change as well
           concurrent    two or three at a time; some at least once
 BACKEND   heap          full snapshots or increments
           rocksdb       with next to no memory; incremental or not
@@ -48,7 +48,7 @@ from tidegate.storage.store import ObjectStore, open_store
 from tidegate.testing.crash_points import ALL_POINTS, DRIVER_POINTS, Crash, InProcessCrashPoints, SimulatedCrash
 from tidegate.testing.ledger_sink import forget_ledgers
 from tidegate.testing.runner import AllDriversDied, Ask, InProcessRun
-from tidegate.testing.stores import Fail, FlakyStore, RepeatedCreate
+from tidegate.testing.stores import FailCall, FlakyStore, RepeatedCreate
 
 KINDS = ("aligned", "unaligned", "rescaled", "concurrent")
 BACKENDS = ("heap", "rocksdb")
@@ -155,7 +155,9 @@ def draw_case(kind: str, backend: str, seed: int, folder: str) -> Case:
         for _ in range(rng.choice([1, 1, 2])):
             method = rng.choice(["put", "get", "get_range", "create", "exists"])
             case.faults.append(
-                Fail(method, call=rng.randint(1, 12), after_effect=rng.random() < 0.5, times=rng.choice([1, 1, 3, 6]))
+                FailCall(
+                    method, call=rng.randint(1, 12), after_effect=rng.random() < 0.5, times=rng.choice([1, 1, 3, 6])
+                )
             )
         if rng.random() < 0.3:
             case.faults.append(RepeatedCreate(call=rng.randint(1, 6)))
@@ -298,7 +300,6 @@ def run_case(case: Case) -> ObjectStore:
             store=store,
             max_actions=MAX_ACTIONS,
             asks=asks,
-            quick=True,
         )
         if case.slow:
             random_functions.slow[:] = [run.world.clock]

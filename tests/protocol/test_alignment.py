@@ -180,7 +180,7 @@ def test_a_barrier_that_comes_twice_on_a_channel_is_a_bug_of_ours() -> None:
 
 
 def test_a_barrier_on_an_unknown_channel_is_a_bug_of_ours() -> None:
-    with pytest.raises(ProtocolViolation, match="channel 2, which is no input"):
+    with pytest.raises(ProtocolViolation, match="channel 2, which is not an input"):
         aligner(A, B).on_barrier(C, ONE)
 
 

@@ -23,7 +23,7 @@ from protocol_kit import (
 
 from tidegate.coordinator import recording
 from tidegate.coordinator.attempt import Attempt, Timeouts
-from tidegate.coordinator.observing import CheckpointStatus, JobView
+from tidegate.coordinator.observing import CheckpointChanged, CheckpointStatus, JobEvent, JobView
 from tidegate.coordinator.outcomes import AttemptEnded, AttemptFinished
 from tidegate.coordinator.recording import CheckpointRecorder
 from tidegate.errors import CommitLost, JobFailed, ProtocolViolation, Superseded, UserCodeFailed
@@ -37,7 +37,7 @@ from tidegate.storage.state_files import StateFiles, StoredFile
 from tidegate.storage.store import ObjectStore, open_store
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.ledger_sink import LedgerSink
-from tidegate.testing.stores import Fail, FlakyStore
+from tidegate.testing.stores import FailCall, FlakyStore
 from tidegate.wire.control import (
     Abort,
     Acknowledge,
@@ -187,6 +187,41 @@ def test_complete_is_said_only_when_the_log_record_stands() -> None:
     assert driver.points.points == [*expected, "driver.before-notify", "driver.notified"]
 
 
+def test_whoever_looks_is_told_after_the_slots() -> None:
+    driver = Driver().start()
+    slots = len(driver.plan.slots)
+    heard: list[
+        tuple[str, int, ToSlot]
+    ] = []  #: what the observer hears; jobs of the storage and the newest message then
+
+    def look(event: JobEvent) -> None:
+        what = event.statistics.status.name if isinstance(event, CheckpointChanged) else type(event).__name__
+        heard.append((what, len(driver.storing.jobs), driver.links.sent[-1][1]))
+
+    driver.view.subscribe(look)
+    driver.after(1)
+    driver.acknowledge(1)
+    driver.run_background()
+
+    acknowledged = [("SlotAcknowledged", int(number == slots), Trigger(1)) for number in range(1, slots + 1)]
+    assert heard == [("IN_PROGRESS", 0, Trigger(1)), *acknowledged, ("COMPLETED", 0, Complete(1))]
+    assert set(driver.view.checkpoints[1].acknowledged) == set(driver.plan.slots)
+
+
+def test_of_a_checkpoint_under_way_a_copy_of_the_view_stays_as_it_is() -> None:
+    driver = Driver().start()
+    driver.after(1)
+    first, *_ = driver.plan.slots
+    message = Acknowledge(1, SlotSnapshot(0, 0, FileRef(0, inline=b"")), SnapshotTimings())
+    driver.attempt.slot_said(first, message)
+
+    before = driver.view.snapshot().checkpoints[1]
+    driver.attempt.slot_said(driver.plan.slots[-1], message)
+
+    assert set(before.acknowledged) == {first}
+    assert len(driver.view.snapshot().checkpoints[1].acknowledged) == 2
+
+
 def test_nothing_is_stored_before_the_last_acknowledgement() -> None:
     driver = Driver().start()
     driver.after(1)
@@ -277,7 +312,7 @@ def test_more_failed_checkpoints_than_tolerable_end_the_attempt_with_the_reason(
 
 
 def test_metadata_that_cannot_be_stored_fails_the_checkpoint_not_the_job() -> None:
-    faults = [Fail("put", path="_metadata.json", times=1)]
+    faults = [FailCall("put", path="_metadata.json", times=1)]
     driver = Driver(CheckpointPolicy(interval_s=1.0, tolerable_failures=1), faults).start()
     driver.after(1)
     driver.acknowledge(1)
@@ -292,7 +327,7 @@ def test_metadata_that_cannot_be_stored_fails_the_checkpoint_not_the_job() -> No
 
 
 def test_a_log_record_whose_answer_is_lost_counts_once() -> None:
-    driver = Driver(faults=[Fail("create", call=2, after_effect=True)]).start()
+    driver = Driver(faults=[FailCall("create", call=2, after_effect=True)]).start()
     driver.after(1)
     driver.acknowledge(1)
     driver.run_background()
@@ -302,7 +337,7 @@ def test_a_log_record_whose_answer_is_lost_counts_once() -> None:
 
 
 def test_a_log_record_in_doubt_ends_the_attempt_and_nobody_is_told_to_commit() -> None:
-    driver = Driver(faults=[Fail("create", call=2, after_effect=True, times=100)]).start()
+    driver = Driver(faults=[FailCall("create", call=2, after_effect=True, times=100)]).start()
     driver.after(1)
     driver.acknowledge(1)
     driver.run_background()

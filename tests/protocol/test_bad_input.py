@@ -160,7 +160,7 @@ def no_space(layout: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def away_for_a_while(layout: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Beside the first failure: with `tolerable_failures` the same job goes on, in the same attempt."""
+    """Beside the first failure: with `tolerable_failures` the same job continues, in the same attempt."""
     with monkeypatch.context() as patched:
         disk = Disk(patched, layout, errno.EIO, lambda disk: 3 <= disk.calls < 7)
         result = run_in_process(job(layout, f"file://{folder}/tolerant", tolerable_failures=10))

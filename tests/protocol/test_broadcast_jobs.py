@@ -12,6 +12,7 @@ import pytest
 from protocol_kit import fresh_storage
 
 import tidegate as tg
+from matrices import in_turn
 from tidegate.testing.crash_points import ALL_POINTS, Crash
 from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
 from tidegate.testing.runner import AllDriversDied, InProcessRun, run_in_process
@@ -83,8 +84,7 @@ def check(*parallelisms: int) -> None:
     assert min(parallelisms) <= told["factor", FACTOR] <= sum(parallelisms)
 
 
-@pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
-@pytest.mark.parametrize("point", ALL_POINTS)
+@pytest.mark.parametrize(("point", "unaligned"), in_turn(ALL_POINTS, [False, True]))
 def test_every_copy_counts_every_rule_once_over_a_crash(point: str, unaligned: bool) -> None:
     for seed in range(2):
         forget_ledgers()
@@ -92,8 +92,7 @@ def test_every_copy_counts_every_rule_once_over_a_crash(point: str, unaligned: b
         check(2)
 
 
-@pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (1, 5), (4, 1)])
+@pytest.mark.parametrize(("before", "after", "unaligned"), in_turn([(2, 3), (3, 2), (1, 5), (4, 1)], [False, True]))
 def test_every_copy_counts_every_rule_once_at_another_parallelism(before: int, after: int, unaligned: bool) -> None:
     resumed = 0
     for seed in range(8):

@@ -18,7 +18,7 @@ from tidegate.ids import SlotId
 from tidegate.protocol.credit import (
     FIRST_WINDOW,
     MANY,
-    MOST_MESSAGES_PER_S,
+    MAX_MESSAGES_PER_S,
     CreditBoard,
     Grant,
     Progress,
@@ -220,8 +220,8 @@ def test_a_wide_job_does_not_flood_the_driver() -> None:
         now += 0.0005
         board.on_progress(SlotId(1, number % 100), Progress([number] * 100, [1] * 100))
         sent += len(board.take_due(now))
-    assert sent <= MOST_MESSAGES_PER_S * now + slots
-    assert board.due_at <= now + slots / MOST_MESSAGES_PER_S  # and what waits is not forgotten
+    assert sent <= MAX_MESSAGES_PER_S * now + slots
+    assert board.due_at <= now + slots / MAX_MESSAGES_PER_S  # and what waits is not forgotten
 
 
 def test_the_driver_passes_a_receivers_word_on_to_its_senders_alone() -> None:

@@ -420,7 +420,7 @@ def test_a_split_without_records_holds_nobody_back_when_it_may_be_idle() -> None
 
     assert stamped.after(0.5) == [900], "b is idle"
     assert stamped.of({"a", "b"}, b=950, a=902) == [901], "it counts again"
-    assert stamped.after(1.0) == [949, IDLE], "all are: time goes on to the highest"
+    assert stamped.after(1.0) == [949, IDLE], "all are: time moves on to the highest"
 
 
 class SideBySide(tg.Source):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from protocol_kit import relayed_job as job
 from protocol_kit import run_to_the_end as run
 
 import tidegate as tg
+from matrices import in_turn
 from tidegate.batch import Batch
 from tidegate.connectors.contract import (
     CommitOutcome,
@@ -45,7 +47,7 @@ from tidegate.storage.store import open_store
 from tidegate.testing.crash_points import Crash
 from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
 from tidegate.testing.runner import InProcessRun, run_in_process
-from tidegate.testing.stores import Fail, FlakyStore, NoSpace, RepeatedCreate
+from tidegate.testing.stores import FailCall, FlakyStore, NoSpace, RepeatedCreate
 
 SEEDS = range(3)
 
@@ -74,12 +76,13 @@ def run_until_finished(storage: str, store: FlakyStore, seed: int = 0, **setting
     raise AssertionError("the job never ended")
 
 
-@pytest.mark.parametrize("after_effect", [False, True], ids=["fails", "answer-lost"])
-@pytest.mark.parametrize("call", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("method", ["put", "get", "get_range", "create", "exists", "delete"])
+@pytest.mark.parametrize(
+    ("method", "call", "after_effect"),
+    in_turn(product(["put", "get", "get_range", "create", "exists", "delete"], [1, 2, 3, 5, 8]), [False, True]),
+)
 def test_one_request_that_fails(method: str, call: int, after_effect: bool) -> None:
     storage = fresh_storage()
-    store = FlakyStore(open_store(storage), [Fail(method, call=call, after_effect=after_effect)])
+    store = FlakyStore(open_store(storage), [FailCall(method, call=call, after_effect=after_effect)])
     run_until_finished(storage, store, limits={"inline_limit_bytes": 0})
 
     assert_exact()
@@ -90,7 +93,7 @@ def test_one_request_that_fails(method: str, call: int, after_effect: bool) -> N
 def test_a_log_that_cannot_be_written_for_longer_than_the_driver_tries(call: int, after_effect: bool) -> None:
     """Six in a row: whether the record stands is in doubt, and the next attempt finds out."""
     storage = fresh_storage()
-    store = FlakyStore(open_store(storage), [Fail("create", call=call, after_effect=after_effect, times=6)])
+    store = FlakyStore(open_store(storage), [FailCall("create", call=call, after_effect=after_effect, times=6)])
     run_until_finished(storage, store)
 
     assert_exact()
@@ -110,7 +113,7 @@ def test_finished_that_stands_in_the_log_though_nobody_was_told_is_finished() ->
     storage = fresh_storage()
     env = job(storage, every=None)
     env.restart_strategy("fixed-delay", attempts=5, delay="1s")
-    store = FlakyStore(open_store(storage), [Fail("create", call=3, after_effect=True, times=5)])
+    store = FlakyStore(open_store(storage), [FailCall("create", call=3, after_effect=True, times=5)])
     result = run_in_process(env, store=store)
 
     assert [record.kind.value for record in log_records(storage)] == ["generation", "checkpoint", "finished"]
@@ -324,7 +327,7 @@ def test_prepared_data_that_is_lost_ends_the_job_without_a_restart() -> None:
 
 
 class WatchingSink(Sink):
-    """At each commit, looks whether what is committed stands in the log already."""
+    """At each commit, looks whether what is committed is in the log already."""
 
     def __init__(self, storage: str) -> None:
         self.storage = storage

@@ -60,7 +60,7 @@ def test_recovery_sees_what_the_page_says(point: str, stop: StopMode | None, goe
                 attempts.append(event)
 
         run = InProcessRun(job(), seed, asks=[ask], crash_points=points, zombies=False)
-        points.view = run.world.view
+        points.run = run
         points.purposes = frozenset(purpose.value for purpose in PURPOSES[stop])
         run.world.view.subscribe(on)
         assert run.run().status is JobStatus.FINISHED

@@ -64,7 +64,7 @@ def test_where_none_is_checked_a_chain_hands_on_whatever_it_is_given() -> None:
 
 
 def test_checks_of_an_unknown_kind_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"type checks 'some' are unknown: use \"first\""):
+    with pytest.raises(ConfigurationError, match=r"type check 'some' is unknown: use \"first\""):
         tg.StreamEnvironment("job").type_checks("some")
 
 

@@ -17,7 +17,7 @@ from tidegate.savepoints.reading import Savepoint
 from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers
 from tidegate.testing.runner import Ask, InProcessRun
 
-SOURCE = Numbered(1, 2, 40, (2,))
+SOURCE = Numbered(1, 2, 400, (2,))
 STATE_FILE = {
     "uid": "count",
     "subtask": 0,

@@ -50,7 +50,7 @@ def doubled(seed: int, **guarantee: object) -> int:
 
 
 def counted_after_a_failure(exactly_once: bool) -> Counter[int]:
-    """Records behind an early barrier come before the late barrier; the slot dies; the sources go on behind their
+    """Records behind an early barrier come before the late barrier; the slot dies; the sources continue behind their
     positions. How often each record is in the state then."""
     settings = SlotSettings(exactly_once=exactly_once, inline_limit_bytes=0)
     first = Worker(settings=settings).start()

@@ -6,6 +6,7 @@ What came out is read from ledgers, which stand for an outside world, and compar
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from typing import Any
 
 import pytest
@@ -59,17 +60,17 @@ def test_a_run_reaches_every_crash_point() -> None:
     assert run(job()).world.crash_points.reached == {*START_POINTS, *ALL_POINTS}
 
 
-@pytest.mark.parametrize("zombies", [True, False], ids=["zombies", "clean"])
-@pytest.mark.parametrize(("point", "seed"), in_turn(ALL_POINTS, SEEDS))
-def test_a_crash_at_each_step_twice_in_a_row(point: str, seed: int, zombies: bool) -> None:
+@pytest.mark.parametrize(("point", "zombies", "seed"), in_turn(ALL_POINTS, product([True, False], SEEDS)))
+def test_a_crash_at_each_step_twice_in_a_row(point: str, zombies: bool, seed: int) -> None:
     times = 1 if point in ("driver.after-finished",) else 2  # nobody comes behind FINISHED a second time
     run(job(), seed, Crash(point, times=times), zombies=zombies)
 
     assert_exact()
 
 
-@pytest.mark.parametrize("nth", [2, 5])
-@pytest.mark.parametrize("point", [p for p in ALL_POINTS if "finished" not in p and p != "slot.restored"])
+@pytest.mark.parametrize(
+    ("point", "nth"), in_turn([p for p in ALL_POINTS if "finished" not in p and p != "slot.restored"], [5, 2])
+)
 def test_a_crash_at_a_later_time(point: str, nth: int) -> None:
     run(job(every="10ms", source=Numbered(1, 5, 60)), 3, Crash(point, nth=nth))
 
@@ -89,9 +90,11 @@ def test_a_crash_of_a_slot_in_each_layer(point: str, layer: int) -> None:
     assert_exact()
 
 
-@pytest.mark.parametrize(("during", "seed"), in_turn(DURING, SEEDS))
-@pytest.mark.parametrize("first", ["slot.before-ack", "slot.before-commit", "driver.after-log", "driver.before-notify"])
-def test_a_crash_and_two_more_during_the_recovery(first: str, during: str, seed: int) -> None:
+FIRST = ["slot.before-ack", "slot.before-commit", "driver.after-log", "driver.before-notify"]
+
+
+@pytest.mark.parametrize(("during", "first", "seed"), in_turn(DURING, product(FIRST, SEEDS)))
+def test_a_crash_and_two_more_during_the_recovery(during: str, first: str, seed: int) -> None:
     """At driver.after-log and before-notify prepared data waits in the checkpoint: the recovery must commit it."""
     began = Crash("slot.restored", nth=9 if during == "slot.restored" else 10_000, times=2)
     again = began if during == "slot.restored" else Crash(during, nth=2, times=2)

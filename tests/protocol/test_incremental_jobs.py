@@ -210,7 +210,7 @@ def newest_checkpoint(storage: str) -> Any:
 
 
 def fail_once_logged(storage: str, env: tg.StreamEnvironment, checkpoints: int) -> None:
-    """Run until so many checkpoints stand in the log; then the only driver dies."""
+    """Run until so many checkpoints are in the log; then the only driver dies."""
     with pytest.raises(AllDriversDied):
         InProcessRun(env, 3, [Crash("driver.after-log", nth=checkpoints)], max_drivers=1).run()
     assert log_records(storage)[-1].latest is not None

@@ -19,10 +19,10 @@ from protocol_kit import Numbered, environment
 from test_savepoint_jobs import request
 
 import tidegate as tg
-from tidegate.api.checkpointed import InitializationContext, SnapshotContext
 from tidegate.batch import Batch
 from tidegate.connectors.contract import CommitOutcome, Committer, ReaderContext, SourceReader, Split, WriterContext
 from tidegate.coordinator.observing import JobStatus
+from tidegate.functions.checkpointed import InitializationContext, SnapshotContext
 from tidegate.ids import CheckpointId
 from tidegate.protocol.checkpoint_events import StopMode
 from tidegate.protocol.watermarks import MAX_WATERMARK

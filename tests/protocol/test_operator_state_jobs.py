@@ -11,10 +11,11 @@ import pytest
 from protocol_kit import fresh_storage
 
 import tidegate as tg
-from tidegate.api.checkpointed import InitializationContext, SnapshotContext
+from matrices import in_turn
 from tidegate.batch import Batch
 from tidegate.connectors.contract import WriterContext
 from tidegate.errors import ConfigurationError, TidegateError
+from tidegate.functions.checkpointed import InitializationContext, SnapshotContext
 from tidegate.testing.crash_points import ALL_POINTS, Crash
 from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
 from tidegate.testing.runner import AllDriversDied, InProcessRun, run_in_process
@@ -59,12 +60,11 @@ def committed() -> list[tuple[int, int]]:
     return sorted(ledger("out").rows())
 
 
-@pytest.mark.parametrize("point", ALL_POINTS)
-def test_list_union_and_broadcast_state_survive_a_crash(point: str) -> None:
-    for seed in range(3):
-        forget_ledgers()
-        run_in_process(job(fresh_storage(), 2), seed, [Crash(point, nth=1, times=2)])
-        assert committed() == [(value, value * 3) for value in NUMBERS]
+@pytest.mark.parametrize(("point", "seed"), in_turn(ALL_POINTS, range(3)))
+def test_list_union_and_broadcast_state_survive_a_crash(point: str, seed: int) -> None:
+    forget_ledgers()
+    run_in_process(job(fresh_storage(), 2), seed, [Crash(point, nth=1, times=2)])
+    assert committed() == [(value, value * 3) for value in NUMBERS]
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (1, 5), (4, 1)])
@@ -137,16 +137,19 @@ def assert_raw_is_exact() -> None:
         assert places == list(range(1, len(places) + 1))
 
 
-@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
-@pytest.mark.parametrize("point", ["slot.before-ack", "slot.after-ack", "driver.after-log", "slot.restored"])
+@pytest.mark.parametrize(
+    ("point", "backend"),
+    in_turn(["slot.before-ack", "slot.after-ack", "driver.after-log", "slot.restored"], ["hashmap", "rocksdb"]),
+)
 def test_raw_state_of_key_groups_and_of_subtasks_survives_a_crash(point: str, backend: str) -> None:
     forget_ledgers()
     run_in_process(raw_job(fresh_storage(), 2, backend), 1, [Crash(point, nth=2, times=2)])
     assert_raw_is_exact()
 
 
-@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (1, 5), (4, 1)])
+@pytest.mark.parametrize(
+    ("before", "after", "backend"), in_turn([(2, 3), (3, 2), (1, 5), (4, 1)], ["hashmap", "rocksdb"])
+)
 def test_raw_state_goes_with_its_key_group_and_pieces_are_split(before: int, after: int, backend: str) -> None:
     forget_ledgers()
     storage = fresh_storage()
@@ -223,30 +226,28 @@ class CountingWriter(Numbered, tg.SinkWriter):
 
 
 def from_elements() -> Any:
-    """The source of docs/state.md."""
+    """The source of docs/state.md, without the job that the page runs with it."""
     page = (Path(__file__).parents[2] / "docs" / "state.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"^```python\n(import tidegate as tg\n\n\nclass FromElements.*?)^```$", page, re.M | re.S)
-    names: dict[str, Any] = {}
+    (program,) = re.findall(r"^```python\n(import tidegate as tg\n\n\nclass FromElements.*?)^env = ", page, re.M | re.S)
+    names: dict[str, Any] = {"__name__": "the_page"}  # without one cloudpickle looks for it in every module
     exec(compile(program, "docs/state.md", "exec", dont_inherit=True), names)
     return names["FromElements"]
 
 
-@pytest.mark.parametrize("point", ALL_POINTS)
-def test_readers_functions_and_writers_keep_operator_state(point: str) -> None:
-    source = from_elements()
-    for seed in range(3):
-        forget_ledgers()
-        env = tg.StreamEnvironment("everyone", parallelism=1)
-        env.checkpointing(every="10ms", storage=fresh_storage())
-        env.restart_strategy("fixed-delay", attempts=20, delay="0s")
-        numbered = env.from_source(source(*NUMBERS), uid="elements").map(Numbered(), uid="map")
-        again = numbered.flat_map(OnlyOnce(), uid="flat-map")
-        again.sink_to(CountingSink(LedgerSink("out")), uid="out")
-        numbered.sink_to(LedgerSink("lost"), uid="lost")
-        run_in_process(env, seed, [Crash(point, nth=2, times=2)])
+@pytest.mark.parametrize(("point", "seed"), in_turn(ALL_POINTS, range(3)))
+def test_readers_functions_and_writers_keep_operator_state(point: str, seed: int) -> None:
+    forget_ledgers()
+    env = tg.StreamEnvironment("everyone", parallelism=1)
+    env.checkpointing(every="10ms", storage=fresh_storage())
+    env.restart_strategy("fixed-delay", attempts=20, delay="0s")
+    numbered = env.from_source(from_elements()(*NUMBERS), uid="elements").map(Numbered(), uid="map")
+    again = numbered.flat_map(OnlyOnce(), uid="flat-map")
+    again.sink_to(CountingSink(LedgerSink("out")), uid="out")
+    numbered.sink_to(LedgerSink("lost"), uid="lost")
+    run_in_process(env, seed, [Crash(point, nth=2, times=2)])
 
-        assert committed() == [(n, n) for n in range(1, len(NUMBERS) + 1)]
-        assert sorted(seen for seen, _ in ledger("lost").rows()) == list(range(1, len(NUMBERS) + 1))
+    assert committed() == [(n, n) for n in range(1, len(NUMBERS) + 1)]
+    assert sorted(seen for seen, _ in ledger("lost").rows()) == list(range(1, len(NUMBERS) + 1))
 
 
 def test_a_plain_attribute_begins_anew_after_a_crash_and_declared_state_does_not() -> None:

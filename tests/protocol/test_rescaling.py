@@ -1,6 +1,6 @@
 """Every kind of state at another parallelism, from every kind of snapshot: after Flink's RescalingITCase and SavepointITCase.
 
-The job is stopped, or dies, on its way, and goes on with another parallelism. Then: each key's state is on the subtask that
+The job is stopped, or dies, on its way, and continues with another parallelism. Then: each key's state is on the subtask that
 owns its key group, and once; elements of list state are dealt out evenly, none is lost or doubled; union state is at every
 subtask, whole; broadcast state is the same everywhere; and what comes out at the end is what plain Python says.
 """
@@ -20,8 +20,8 @@ from protocol_kit import Numbered, environment, fresh_storage, log_records
 from test_savepoint_jobs import request, run
 
 import tidegate as tg
-from tidegate.api.checkpointed import InitializationContext, SnapshotContext
 from tidegate.coordinator.savepoints import SavepointRequest
+from tidegate.functions.checkpointed import InitializationContext, SnapshotContext
 from tidegate.protocol.checkpoint_events import StopMode
 from tidegate.state.keys import key_type
 from tidegate.storage.store import open_store

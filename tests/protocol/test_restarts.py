@@ -64,7 +64,7 @@ def test_without_checkpoints_there_is_nothing_to_restart_from_so_the_default_is_
 
 
 def test_an_unknown_strategy_is_refused_with_the_ones_there_are() -> None:
-    with pytest.raises(ConfigurationError, match="exponential-delay, fixed-delay, failure-rate or none"):
+    with pytest.raises(ConfigurationError, match='"exponential-delay", "fixed-delay", "failure-rate" or "none"'):
         RestartSettings(kind="sometimes").strategy(True)
 
 

@@ -24,11 +24,12 @@ from protocol_kit import (
 )
 
 import tidegate as tg
+from matrices import in_turn
 from tidegate.connectors.tables.manifest import read_manifest
-from tidegate.coordinator.observing import JobStatus, JobView
+from tidegate.coordinator.observing import JobStatus
 from tidegate.coordinator.savepoints import SavepointRequest, savepoint_request
 from tidegate.errors import CommitLost, ConfigurationError, SavepointFailed, StorageError
-from tidegate.ids import SlotId
+from tidegate.ids import CheckpointId, SlotId
 from tidegate.protocol.checkpoint_events import Purpose, StopMode
 from tidegate.storage.anywhere import is_uri, reaching_anywhere
 from tidegate.storage.log import LogKind
@@ -65,8 +66,10 @@ def run(env: tg.StreamEnvironment, *asks: Ask, seed: int = 0, crashes: tuple[Cra
     return started
 
 
-@pytest.mark.parametrize("format", ["canonical", "native"])
-@pytest.mark.parametrize("parallelism", [1, 2, 3, 5])
+FORMATS = ["canonical", "native"]
+
+
+@pytest.mark.parametrize(("parallelism", "format"), in_turn([1, 2, 3, 5], FORMATS))
 def test_a_suspended_job_goes_on_exactly_there(parallelism: int, format: str) -> None:
     ask = Ask(request(StopMode.SUSPEND, format), after_checkpoints=2)
     run(job(), ask)
@@ -93,7 +96,7 @@ def assert_goes_on_behind(path: str, storage: str) -> None:
         assert counts == list(range(total - len(counts) + 1, total + 1))
 
 
-@pytest.mark.parametrize("format", ["canonical", "native"])
+@pytest.mark.parametrize("format", FORMATS)
 def test_a_job_goes_on_behind_a_savepoint_and_can_come_back_to_it(format: str) -> None:
     storage = fresh_storage()
     ask = Ask(request(format=format), after_checkpoints=2)
@@ -118,13 +121,20 @@ def test_a_savepoint_is_no_checkpoint_of_the_log_and_stays_when_checkpoints_go()
 class AtTheSavepoint(InProcessCrashPoints):
     """Crash points that count only for checkpoints of one purpose: all others pass them too, and before."""
 
-    view: JobView
+    run: InProcessRun
     purposes: frozenset[str]
 
     def reach(self, point: str, slot: SlotId | None = None, checkpoint: int | None = None) -> None:
-        known = None if checkpoint is None else self.view.checkpoints.get(checkpoint)
-        if checkpoint is None or (known is not None and known.purpose in self.purposes):
+        if checkpoint is None or self._purpose(checkpoint) in self.purposes:
             super().reach(point, slot, checkpoint)
+
+    def _purpose(self, checkpoint: int) -> str | None:
+        told = self.run.world.view.checkpoints.get(checkpoint)
+        if told is not None:
+            return told.purpose
+        running = self.run.running  # what is being decided is published afterwards
+        pending = None if running is None else running.attempt.scheduler.pending.get(CheckpointId(checkpoint))
+        return None if pending is None else pending.purpose.value
 
 
 def crashed_run(request: Callable[[], SavepointRequest], crash: Crash, *purposes: Purpose) -> tuple[str, Ask]:
@@ -136,7 +146,7 @@ def crashed_run(request: Callable[[], SavepointRequest], crash: Crash, *purposes
         forget_ledgers()
         storage, ask, points = fresh_storage(), Ask(request(), after_checkpoints=1), AtTheSavepoint([crash])
         started = InProcessRun(job(storage), seed, asks=[ask], crash_points=points)
-        points.view, points.purposes = started.world.view, frozenset(purpose.value for purpose in purposes)
+        points.run, points.purposes = started, frozenset(purpose.value for purpose in purposes)
         result = started.run()
         assert result.status is JobStatus.FINISHED, result.error
         if points.done.get(crash) == crash.times:
@@ -166,8 +176,7 @@ OF_THE_CHECKPOINT_BEHIND = [point for point in ALL_POINTS[1:] if "finished" not 
 OF_A_SAVEPOINT = [*ALL_POINTS[1:8], "driver.triggered", "driver.before-metadata", *SAVEPOINT_POINTS]
 
 
-@pytest.mark.parametrize("stop", [StopMode.SUSPEND, StopMode.DRAIN])
-@pytest.mark.parametrize("point", OF_A_STOP)
+@pytest.mark.parametrize(("point", "stop"), in_turn(OF_A_STOP, [StopMode.SUSPEND, StopMode.DRAIN]))
 def test_a_crash_at_each_step_of_a_stop_leaves_a_whole_job_or_a_whole_savepoint(point: str, stop: StopMode) -> None:
     storage, ask = crashed_run(functools.partial(request, stop), Crash(point), Purpose.SUSPEND, Purpose.DRAIN)
 
@@ -188,8 +197,7 @@ def test_a_crash_at_each_step_of_a_stop_leaves_a_whole_job_or_a_whole_savepoint(
     assert_counted_once(ledger("out").rows(), SOURCE)
 
 
-@pytest.mark.parametrize("format", ["canonical", "native"])
-@pytest.mark.parametrize("point", OF_A_SAVEPOINT)
+@pytest.mark.parametrize(("point", "format"), in_turn(OF_A_SAVEPOINT, FORMATS))
 def test_a_crash_at_each_step_of_a_savepoint_harms_neither(point: str, format: str) -> None:
     if format == "native" and point == "slot.table-stored":
         return  # it has one file
@@ -219,7 +227,7 @@ def test_a_job_goes_on_from_the_savepoint_of_a_stop_that_died_before_its_record(
     storage, ask = fresh_storage(), Ask(request(StopMode.SUSPEND), after_checkpoints=1)
     points = AtTheSavepoint([Crash("driver.before-log")])
     started = InProcessRun(job(storage), 0, asks=[ask], crash_points=points, max_drivers=1)
-    points.view, points.purposes = started.world.view, frozenset([Purpose.SUSPEND.value])
+    points.run, points.purposes = started, frozenset([Purpose.SUSPEND.value])
     with pytest.raises(AllDriversDied):
         started.run()
     (path,) = standing_savepoints(ask)
@@ -260,8 +268,9 @@ def test_after_many_random_crashes_the_job_comes_back_to_every_savepoint_that_st
     assert sum(check_random_crashes(seed) for seed in range(25, 600)) > 300
 
 
-@pytest.mark.parametrize("format", ["canonical", "native"])
-@pytest.mark.parametrize("point", [*START_POINTS, "slot.restored", "slot.before-commit", "slot.after-commit"])
+@pytest.mark.parametrize(
+    ("point", "format"), in_turn([*START_POINTS, "slot.restored", "slot.before-commit", "slot.after-commit"], FORMATS)
+)
 def test_a_crash_at_each_step_of_a_start_from_a_savepoint_begins_there_again(point: str, format: str) -> None:
     """Twice in a row; and the next snapshot is not given the id of the savepoint."""
     ask = Ask(request(StopMode.SUSPEND, format), after_checkpoints=2)
@@ -360,7 +369,7 @@ class Failing(tg.KeyedProcessFunction):
 
 @pytest.mark.parametrize("delete_on_cancel", [False, True])
 def test_a_failed_job_keeps_its_checkpoints_in_any_case(delete_on_cancel: bool) -> None:
-    """`delete_on_cancel` is about canceled jobs. When the function is repaired the job goes on."""
+    """`delete_on_cancel` is about canceled jobs. When the function is repaired the job continues."""
     storage = fresh_storage()
 
     def build(limit: int, **settings: Any) -> tg.StreamEnvironment:
@@ -398,7 +407,7 @@ def test_what_a_job_was_started_from_stays_unless_it_is_claimed() -> None:
 
 @pytest.mark.parametrize("incremental", [False, True], ids=["full", "incremental"])
 def test_a_native_savepoint_of_rocksdb_is_its_own_files_and_needs_no_checkpoint(incremental: bool) -> None:
-    """It is moved, its job's storage is gone; job after job goes on, at the same parallelism and at another."""
+    """It is moved, its job's storage is gone; job after job continues, at the same parallelism and at another."""
     limits = {"state_backend": "rocksdb", "incremental": incremental}
     storage = fresh_storage()
     ask = Ask(request(StopMode.SUSPEND, "native"), after_checkpoints=2)

@@ -230,7 +230,7 @@ class Unwritable(MemoryStore):
 def test_a_savepoint_that_fails_leaves_nothing_and_the_job_goes_on(
     stop: StopMode | None, attempts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a drain that failed it goes on from the last checkpoint: what has ended cannot be taken back otherwise."""
+    """After a drain that failed it continues from the last checkpoint: what has ended cannot be taken back otherwise."""
     ask = Ask(request(stop, directory=fresh_storage() + "/savepoints"), after_checkpoints=1)
 
     def open_somewhere(uri: str) -> Any:
@@ -239,7 +239,7 @@ def test_a_savepoint_that_fails_leaves_nothing_and_the_job_goes_on(
     monkeypatch.setattr("tidegate.storage.anywhere.open_store", open_somewhere)
     started = run(job(limits={"tolerable_failures": 0}), ask)
 
-    with pytest.raises(SavepointFailed, match=r"the disk is full.*The job goes on"):
+    with pytest.raises(SavepointFailed, match=r"the disk is full.*The job continues"):
         ask.outcome  # noqa: B018
     assert started.attempts == attempts
     assert sorted(ledger("out").rows()) == sorted(expected())

@@ -24,7 +24,7 @@ from tidegate.task.outbox import Outbox
 from tidegate.task.program import SlotProgram, SlotSettings
 from tidegate.task.slot import Slot
 from tidegate.testing.clock import ManualClock
-from tidegate.testing.stores import Fail, FlakyStore
+from tidegate.testing.stores import FailCall, FlakyStore
 from tidegate.wire.control import (
     Abort,
     Acknowledge,
@@ -471,7 +471,7 @@ def test_what_is_processed_after_the_synchronous_part_is_not_in_the_snapshot() -
 
 @pytest.mark.parametrize("after_effect", [False, True])
 def test_a_snapshot_that_cannot_be_stored_is_declined_and_the_slot_goes_on(after_effect: bool) -> None:
-    store = FlakyStore(open_store(fresh_storage()), [Fail("put", after_effect=after_effect)])
+    store = FlakyStore(open_store(fresh_storage()), [FailCall("put", after_effect=after_effect)])
     worker = Worker(store=store).start()
     worker.get(worker.a.records(1), worker.a.barrier(1), worker.b.barrier(1))
     worker.uploads.run_all()
@@ -690,7 +690,7 @@ def test_state_that_cannot_be_read_ends_the_slot_before_anything_is_committed() 
     before = Worker().start()
     before.get(before.a.records(7))
     run_checkpoint(before, 5)
-    worker = Worker(store=FlakyStore(before.store, [Fail("get_range")]))
+    worker = Worker(store=FlakyStore(before.store, [FailCall("get_range")]))
 
     with pytest.raises(StorageError):
         worker.start(restored_start(worker, before.acknowledged(5).snapshot.file))

@@ -103,7 +103,7 @@ class Moving(Noting):
 
 
 class MovingReader(NotingReader):
-    """Notes its place in one dict that it goes on changing."""
+    """Notes its place in one dict that it keeps changing."""
 
     def __init__(self, source: Noting) -> None:
         super().__init__(source)

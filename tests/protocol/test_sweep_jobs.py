@@ -21,7 +21,7 @@ from tidegate.storage.store import ObjectStore, open_store
 from tidegate.testing.crash_points import ALL_POINTS, Crash, SimulatedCrash
 from tidegate.testing.ledger_sink import forget_ledgers
 from tidegate.testing.runner import InProcessRun
-from tidegate.testing.stores import Fail, FlakyStore
+from tidegate.testing.stores import FailCall, FlakyStore
 
 IN_FILES = {"inline_limit_bytes": 0}
 #: how state is stored, and how the names of its files end
@@ -93,7 +93,7 @@ def test_nothing_is_left_behind_by_many_deaths(seed: int, layout: str) -> None:
 def test_nothing_is_left_behind_by_aborted_checkpoints_of_an_attempt_that_goes_on(call: int, layout: str) -> None:
     """One slot cannot store its snapshot, three times; the others have stored theirs."""
     storage = fresh_storage()
-    fault = Fail("put", call=call, path=LAYOUTS[layout][2], times=3)
+    fault = FailCall("put", call=call, path=LAYOUTS[layout][2], times=3)
     store = FlakyStore(open_store(storage), [fault])
     run = InProcessRun(stored_job(storage, layout, tolerable_failures=10), 2, store=store, zombies=False)
     result = run.run()
@@ -107,7 +107,7 @@ def test_nothing_is_left_behind_by_aborted_checkpoints_of_an_attempt_that_goes_o
 
 def test_nothing_is_left_behind_by_a_deletion_that_failed() -> None:
     storage = fresh_storage()
-    store = FlakyStore(open_store(storage), [Fail("delete", call=1, times=2)])
+    store = FlakyStore(open_store(storage), [FailCall("delete", call=1, times=2)])
     run_to_the_end(relayed_job(storage, limits=IN_FILES), 3, store=store, zombies=False)
 
     assert left_behind(store) == []
@@ -115,7 +115,7 @@ def test_nothing_is_left_behind_by_a_deletion_that_failed() -> None:
 
 def test_nothing_but_what_is_retained_is_left_behind_by_a_job_that_failed() -> None:
     storage = fresh_storage()
-    store = FlakyStore(open_store(storage), [Fail("put", call=6, path=".snapshot", times=1000)])
+    store = FlakyStore(open_store(storage), [FailCall("put", call=6, path=".snapshot", times=1000)])
     env = relayed_job(storage, Numbered(1, splits=5, per_split=60), limits=IN_FILES)
     env.restart_strategy("none")
 
@@ -158,7 +158,7 @@ def test_nothing_is_left_behind_by_kills_in_mid_upload(tmp_path: Path, layout: s
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_sweep_takes_nothing_from_zombies_and_takeovers_that_the_log_needs(seed: int) -> None:
-    """Workers that were thought dead go on uploading, drivers die around the commit point: the answer stays exact, and
+    """Workers that were thought dead continue uploading, drivers die around the commit point: the answer stays exact, and
     the log refers to nothing that is gone (`left_behind` looks)."""
     storage = fresh_storage()
     crashes = [Crash("driver.after-log", nth=2), Crash("slot.before-store", nth=4, times=3)]

@@ -98,7 +98,7 @@ def test_a_periodic_timer_lets_bounded_input_end_and_says_so(caplog: pytest.LogC
     with caplog.at_level(logging.WARNING, "tidegate.task"):
         assert_periodic_up_to_an_end(fired(Periodic()))
 
-    said = [record.getMessage() for record in caplog.records if "on_timer goes on" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "on_timer keeps setting" in record.getMessage()]
     assert said
     assert all("uid timers" in text and "test_timers_at_the_end.py" in text for text in said)
     assert all("tg.MAX_WATERMARK" in text for text in said)

@@ -1,7 +1,7 @@
 """Unique increasing numbers for each source, an order that holds, failures everywhere: after UnalignedCheckpointITCase.
 
 Every record of a lane (source and split) takes the same keyed way at any parallelism, so its numbers must arrive in order,
-each once, also when the job goes on at another parallelism. The job is failed in its function (at a quarter of the numbers),
+each once, also when the job continues at another parallelism. The job is failed in its function (at a quarter of the numbers),
 in its snapshot (at a half), in its function and in the recovery from that (at three quarters), and at its end. A checker
 in the job and one outside of it count what is lost, doubled and out of order. `slow` marks the whole table.
 """
@@ -11,14 +11,16 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
 from protocol_kit import Numbered, fresh_storage, logged_checkpoints
 
 import tidegate as tg
-from tidegate.api.checkpointed import InitializationContext, SnapshotContext
+from matrices import in_turn
 from tidegate.coordinator.observing import JobStatus
+from tidegate.functions.checkpointed import InitializationContext, SnapshotContext
 from tidegate.testing.crash_points import Crash
 from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
 from tidegate.testing.runner import AllDriversDied, InProcessRun
@@ -236,7 +238,7 @@ def run_with_all_failures(topology: str, parallelism: int, mode: str, seed: int)
 
 
 def run_rescaled(topology: str, before: int, after: int, mode: str, seed: int, polls: tuple[int, ...] = BUSY) -> int:
-    """The driver dies behind its second checkpoint; the job goes on at another parallelism. Bytes that were in flight."""
+    """The driver dies behind its second checkpoint; the job continues at another parallelism. Bytes that were in flight."""
     forget_ledgers()
     to_come.clear()
     storage = fresh_storage()
@@ -259,15 +261,14 @@ def run_rescaled(topology: str, before: int, after: int, mode: str, seed: int, p
     return in_flight
 
 
-@pytest.mark.parametrize("mode", ["aligned", "unaligned", "5ms"])
-@pytest.mark.parametrize("parallelism", [1, 2])
-@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize(
+    ("topology", "mode", "parallelism"), in_turn(product(TOPOLOGIES, ["aligned", "unaligned", "5ms"]), [2, 1])
+)
 def test_nothing_is_lost_doubled_or_out_of_order_whatever_fails(topology: str, parallelism: int, mode: str) -> None:
     run_with_all_failures(topology, parallelism, mode, seed=7)
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3), (3, 2)])
-@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize(("topology", "before", "after"), in_turn(TOPOLOGIES, [(2, 3), (3, 2), (1, 2), (2, 1)]))
 def test_nothing_is_lost_doubled_or_out_of_order_at_another_parallelism(topology: str, before: int, after: int) -> None:
     run_rescaled(topology, before, after, "unaligned", seed=before)
 

@@ -46,7 +46,7 @@ def test_an_outside_that_stays_away_stops_the_job_from_reading_on_at_the_bound(m
     forget_ledgers()
     AwayAtFirst.asked.clear()
     AwayAtFirst.before_second.clear()
-    monkeypatch.setattr(sink_operator, "MOST_UNCOMMITTED_BYTES", LIMIT_BYTES)
+    monkeypatch.setattr(sink_operator, "MAX_UNCOMMITTED_BYTES", LIMIT_BYTES)
     script = [line for number in range(EPOCHS) for line in (number, Checkpoint())]
     env = tg.StreamEnvironment("away")
     env.checkpointing(every="20ms", storage="memory://uncommitted-bound")

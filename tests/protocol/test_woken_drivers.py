@@ -1,6 +1,6 @@
 """A driver that was stopped, and wakes up when another one has started the job from an older checkpoint, changes nothing.
 
-The second driver runs to its end inside the crash point of the first: there the first one stands still, and then goes on.
+The second driver runs to its end inside the crash point of the first: there the first one stands still, and then continues.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def files_of_dead_workers_are_closed() -> Iterator[None]:
 
 
 class Stopped(InProcessCrashPoints):
-    """Does something else at the nth time that a point is reached, and lets the driver go on."""
+    """Does something else at the nth time that a point is reached, and lets the driver continue."""
 
     def __init__(self, point: str, nth: int, meanwhile: Callable[[], None]) -> None:
         super().__init__([])

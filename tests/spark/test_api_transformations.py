@@ -60,7 +60,7 @@ class Mean(tg.AggregateFunction):
 
 
 class Sorter(tg.ProcessFunction):
-    """Small orders go on, large ones to the side; at the end, each subtask says how many it has seen."""
+    """Small orders continue, large ones to the side; at the end, each subtask says how many it has seen."""
 
     def open(self, ctx: tg.Context) -> None:
         self.seen = 0

@@ -1,4 +1,4 @@
-"""A running job in the user's hands: status, waiting, checkpoints on request, cancelling, and going on afterwards."""
+"""A running job in the user's hands: status, waiting, checkpoints on request, cancelling, and continuing afterwards."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_canceled_job_goes_on_exactly_where_it_was(storage: str, tmp_path: Pat
     assert type(refused.value).__name__ == "JobFolderInUse"
     assert sorted(rows_in(out)) == sorted(written)
 
-    # With it, the job goes on.
+    # With it, the job continues.
     client = finish(counting(storage, out, rate=None), resume="latest")
     assert client.view.restored_from == completed[-1].checkpoint
     rows = rows_in(out)
@@ -159,7 +159,7 @@ def test_a_checkpoint_can_be_asked_for(storage: str, tmp_path: Path) -> None:
 
 
 def test_a_job_goes_on_from_a_checkpoint_by_its_name(storage: str, tmp_path: Path) -> None:
-    """chk-N and its path mean the same; the job of another width goes on from it as well."""
+    """chk-N and its path mean the same; the job of another width continues from it as well."""
     first = counting(storage, tmp_path / "out", rate=500, every=None)
     client = first.execute_async()
     wait_until(client, lambda: client.status is tg.JobStatus.RUNNING)

@@ -74,7 +74,7 @@ def test_whoever_keeps_state_needs_a_uid_where_checkpoints_are_stored(storage: s
         (lambda s: s.key_by(0).sum("size", uid="s"), "^sum: the stream has no field 'size'; it has value"),
         (lambda s: s.map(int, parallelism=0), "parallelism of map int must be a positive integer, not 0"),
         (lambda s: s.sink_to(print, uid="p"), "sink_to needs a tidegate.Sink, not builtin_function_or_method"),
-        (lambda s: s.map(str, returns=object), "object is no type that Tidegate can store"),
+        (lambda s: s.map(str, returns=object), "object is not a type that Tidegate can store"),
         (lambda s: s.key_by(lambda n: n, key_type=list), "cannot be keys"),
     ],
 )
@@ -103,8 +103,8 @@ def test_a_name_that_cannot_be_a_folder_is_refused(name: Any) -> None:
     ("duration", "words"),
     [
         (10, '10 has no unit. Write a string like "10s"'),
-        ("10", "'10' is no duration. Write a number and a unit"),
-        ("5 parsecs", "'5 parsecs' is no duration"),
+        ("10", "'10' is not a duration. Write a number and a unit"),
+        ("5 parsecs", "'5 parsecs' is not a duration"),
         (timedelta(seconds=-1), "is negative"),
         ("5ms", "a checkpoint interval below 10 ms is not possible"),
     ],
@@ -116,7 +116,7 @@ def test_a_duration_needs_a_number_and_a_unit(duration: Any, words: str) -> None
 
 def test_settings_that_do_not_fit_are_refused() -> None:
     env = tg.StreamEnvironment("job")
-    with pytest.raises(tg.ConfigurationError, match="restart strategy 'sometimes' is unknown: use exponential-delay"):
+    with pytest.raises(tg.ConfigurationError, match="restart strategy 'sometimes' is unknown: use \"exponential-delay"):
         env.restart_strategy("sometimes")
     env.from_sequence(1, 2, uid="n").print()
     env.checkpointing(storage="ftp://host/x")

@@ -7,6 +7,7 @@ import logging
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,10 @@ class CountWords(tg.KeyedProcessFunction):
         yield value
 
 
+def slow_number(index: int) -> int:
+    return index + min(0, sum(range(40_000)))  # the slow line
+
+
 def ask(url: str, path: str, method: str = "GET", body: Any = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     with urllib.request.urlopen(urllib.request.Request(url + path, data, method=method), timeout=60) as answer:
@@ -46,9 +51,26 @@ def until(true: Callable[[], Any]) -> Any:
     return found
 
 
+def hottest_user_line(tree: dict[str, Any] | None) -> tuple[str, str] | None:
+    """Function and line with the most samples below it; None: there are too few yet, or parts of it are missing."""
+    found: dict[tuple[str, str], int] = {}
+    owners = set()
+    ahead = [] if tree is None else [tree]
+    while ahead:
+        node = ahead.pop()
+        ahead += node["children"]
+        owners.add(node.get("owner"))
+        if node.get("owner") == "user":
+            place = (node["name"].partition(" (")[0], node["line"].rpartition("/")[2])
+            found[place] = found.get(place, 0) + node["value"]
+    if sum(found.values()) < 10 or not {"tidegate", "spark"} <= owners:
+        return None
+    return max(found, key=lambda place: found[place])
+
+
 def test_a_running_job_is_shown_and_obeys(storage: str) -> None:
     env = tg.StreamEnvironment("shown", parallelism=2).checkpointing(every="200ms", storage=storage)
-    numbers = env.from_source(tg.DataGenerator(lambda i: i, rate=2000, type=int), uid="numbers")
+    numbers = env.from_source(tg.DataGenerator(slow_number, rate=2000, type=int), uid="numbers")
     numbers.key_by(lambda n: n % 7, key_type=int).process(CountWords(), uid="counts", returns=int).collect(uid="all")
     client = env.execute_async()
     url = client.url
@@ -93,6 +115,20 @@ def test_a_running_job_is_shown_and_obeys(storage: str) -> None:
     assert {(line["message"], line["uid"], line["subtask"], line["attempt"]) for line in lines} == {
         ("opened with 2 subtasks", "counts", subtask, "g1-a1") for subtask in (0, 1)
     }
+
+    # Whoever asks for the flame graph makes its slots sample; it names the slow line, and whose code is whose.
+    source = ask(url, job)["vertices"][0]["id"]
+    graph = f"{job}/vertices/{source}/flamegraph?type=on_cpu&operator=numbers"
+    hottest = until(lambda: hottest_user_line(ask(url, graph).get("data")))
+    lines = Path(__file__).read_text().splitlines()
+    (slow,) = [number for number, line in enumerate(lines, 1) if line.endswith("# the slow line")]
+    assert hottest == ("slow_number", f"test_rest.py:{slow}")
+
+    # Memory and CPU of the workers come with the heartbeats, latency with the checkpoints.
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+        page = answer.read().decode()
+    assert page.count("\ntidegate_worker_resident_memory_bytes{") == 4
+    assert "tidegate_job_latency_seconds_count{" in page
 
     # The statistics agree with what the client knows.
     ask(url, f"{job}?mode=cancel", "PATCH", {})

@@ -125,7 +125,7 @@ def test_a_canceled_job_keeps_its_checkpoints_or_deletes_them_as_was_said(storag
     assert not list(job.rglob("_metadata.json"))
     assert not list(job.rglob("*.snapshot"))
     assert tg.Savepoint.load(path).checkpoint > 0
-    # The next run begins at the beginning, and its ids go on.
+    # The next run begins at the beginning, and its ids continue.
     used = max(each.checkpoint for each in client.checkpoints())
     again = finish(counting(storage, tmp_path / "again", rate=None, resume="latest"))
     assert again.view.restored_from is None

@@ -1,5 +1,5 @@
 """Files of a checkpoint that were changed, cut short or lost, on real servers: the next run ends with the file's name
-and the way out, nothing is committed, no older checkpoint is taken instead; and with the file back, the job goes on exactly.
+and the way out, nothing is committed, no older checkpoint is taken instead; and with the file back, the job continues exactly.
 
 The job runs in this process, without Spark, on the servers' storage.
 """

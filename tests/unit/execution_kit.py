@@ -23,12 +23,11 @@ from tidegate.connectors.collect_sink import CollectedResults
 from tidegate.coordinator.execution import JobExecution
 from tidegate.coordinator.job import JobRun
 from tidegate.coordinator.observing import JobStatus, JobView
-from tidegate.coordinator.ports import GangEnd
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import AttemptId, SlotId
+from tidegate.ports import GangEnd, NoCrashPoints
 from tidegate.storage.metadata import FileRef, SlotSnapshot, SubtaskSnapshot
 from tidegate.storage.store import ObjectStore, open_store
-from tidegate.task.ports import NoCrashPoints
 from tidegate.wire import control
 from tidegate.wire.control import (
     PROTOCOL_VERSION,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,6 +49,7 @@ class ScriptedHands:
     canceled: int = 0
     checkpoints: list[int | Exception] = field(default_factory=list)
     asked: list[tuple[object, ...]] = field(default_factory=list)
+    sampled: list[list[SlotId]] = field(default_factory=list)
     failure: Exception | None = None
     may_answer: threading.Event = field(default_factory=threading.Event)
 
@@ -77,6 +79,9 @@ class ScriptedHands:
         if self.failure is not None:
             raise self.failure
         return "file:///data/savepoint-sums-9"
+
+    def sample_stacks(self, slots: Collection[SlotId], seconds: float, per_s: float) -> None:
+        self.sampled.append(list(slots))
 
     def workers(self) -> dict[SlotId, Hello]:
         return {
@@ -245,6 +250,33 @@ class Rest:
         return self.job.vertices()[number].id
 
 
+def samples(text: str) -> dict[str, dict[frozenset[tuple[str, str]], float]]:
+    """Prometheus' text format, read by its grammar. By the name of the sample: a histogram has three kinds of them."""
+    found: dict[str, dict[frozenset[tuple[str, str]], float]] = {}
+    types: dict[str, str] = {}
+    helped, family = set(), ""
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            family, words = line.removeprefix("# HELP ").split(" ", 1)
+            assert words
+            assert family not in helped, "a family's samples stand together"
+            helped.add(family)
+            continue
+        if line.startswith("# TYPE "):
+            name, kind = line.removeprefix("# TYPE ").split(" ")
+            assert name == family
+            assert kind in ("counter", "gauge", "histogram")
+            types[name] = kind
+            continue
+        match = re.fullmatch(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (-?[0-9.]+(?:e[+-]?[0-9]+)?)", line)
+        assert match is not None, line
+        suffix = match[1].removeprefix(family)
+        assert suffix in (("_bucket", "_sum", "_count") if types[family] == "histogram" else ("",))
+        labels = re.findall(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"', match[2] or "")
+        found.setdefault(match[1], {})[frozenset(labels)] = float(match[3])
+    return found
+
+
 def served(hands: ScriptedHands, name: str, config: JobConfig) -> ServedJob:
     return ServedJob(job_id(name, config.storage), name, config, hands.view, hands, time.time())
 
@@ -275,6 +307,7 @@ __all__ = [
     "life",
     "lived",
     "reported",
+    "samples",
     "served",
     "serving",
 ]

@@ -21,15 +21,16 @@ from state_kit import MAX_PARALLELISM
 from state_model import LIFETIME_S, STATES, Kind, function_with, kind_of, life_of
 from test_rocksdb_incremental import Storage
 
-from tidegate.ids import CheckpointId
+from tidegate.ids import EVENT_TIMERS, CheckpointId
 from tidegate.protocol.shared_state import SharedFile, SharedStateRegistry
+from tidegate.savepoints.stored_sections import stored_sections
 from tidegate.state.backend import bind_states
 from tidegate.state.heap import HeapStateBackend
 from tidegate.state.key_groups import key_group, key_group_range
 from tidegate.state.keys import KeyType, key_type
-from tidegate.state.timers import EVENT_TIMERS, Timer, TimerQueue
+from tidegate.state.timers import Timer, TimerQueue
 from tidegate.storage.state_files import StateFiles
-from tidegate.task.keyed_files import HeapFiles, KeyedFiles, RocksFiles, restore_files, stored_sections
+from tidegate.task.keyed_files import HeapFiles, KeyedFiles, RocksFiles, restore_files
 from tidegate.testing.clock import ManualClock
 
 Place = tuple[str, Any, bytes]  #: state, normalised key, namespace

@@ -1,4 +1,4 @@
-"""Whoever asks a job for something hears an answer, however the job goes on or ends. Every ask is crossed with every end."""
+"""Whoever asks a job for something hears an answer, however the job continues or ends. Every ask is crossed with every end."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_an_ask_under_way_is_answered_when_the_job(ask: str, end: str, tmp_path:
 
     answer = answer_to(asked)
     if isinstance(answer, SavepointFailed):
-        assert "goes on" not in str(answer), "the job has ended"
+        assert "continues" not in str(answer), "the job has ended"
     if isinstance(answer, Rescaled):  # it was quicker than the end of the input
         job.client.cancel()
         assert job.ended is JobStatus.CANCELED

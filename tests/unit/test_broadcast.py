@@ -164,7 +164,7 @@ def test_a_function_is_not_applied_to_what_has_expired(backend: str) -> None:
     ("rule", "error", "words"),
     [
         ("timer", TypeError, "timers in process_broadcast_element"),
-        ("wrong", ConfigurationError, "no keyed state of Limits"),
+        ("wrong", ConfigurationError, "not a keyed state of Limits"),
         ("read", ConfigurationError, "no key is current"),
     ],
 )

@@ -63,16 +63,16 @@ def test_the_way_back_out_of_a_nested_mapping_ends_it() -> None:
 def test_each_setting_knows_its_line() -> None:
     (setting,) = parse_config("\n\na:\n  b: 1\n", "f.yaml")
 
-    assert setting.origin == "f.yaml, line 4"
+    assert setting.origin.where == "f.yaml, line 4"
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("a: 1\nnonsense\n", "f.yaml, line 2: 'nonsense' is no setting"),
+        ("a: 1\nnonsense\n", "f.yaml, line 2: 'nonsense' is not a setting"),
         ("a: [1, 2]\n", "f.yaml, line 1: a list is not understood"),
         ("a: 1\nb: |\n  text\n", "f.yaml, line 2: a value over several lines"),
-        ("- a\n", "f.yaml, line 1: '- a' is no setting"),
+        ("- a\n", "f.yaml, line 1: '- a' is not a setting"),
         ("a: 1\na: 2\n", "f.yaml, line 2: a is set twice (see f.yaml, line 1)"),
         ("a:\n  b: 1\na.b: 2\n", "f.yaml, line 3: a.b is set twice (see f.yaml, line 2)"),
         ("a:\nb: 1\n", "f.yaml, line 1: a has no value"),

@@ -10,14 +10,14 @@ from rich.console import Console
 from terminal_screen import TerminalScreen
 
 from tidegate.cli.display import LiveDisplay, starting_line
-from tidegate.cli.plain import PlainDisplay
 from tidegate.cli.screen import JobScreen
-from tidegate.cli.wording import how_big, how_long, how_long_whole, how_many
 from tidegate.config import JobConfig
 from tidegate.console import current_console
 from tidegate.coordinator.observing import CheckpointStatus, JobEvent, JobStatus, JobView, SlotReported
 from tidegate.coordinator.rates import RateMeter
 from tidegate.ids import SlotId
+from tidegate.telling.plain import PlainDisplay
+from tidegate.telling.wording import how_big, how_long, how_long_whole, how_many
 
 CONFIG = JobConfig(interval_s=10.0, storage="file:///data")
 

@@ -20,10 +20,12 @@ from tidegate.cli import tables
 from tidegate.cli.completion import SCRIPTS, candidates
 from tidegate.cli.main import main, make_parser
 from tidegate.config import JobConfig
-from tidegate.coordinator.observing import JobStatus, StatusChanged
+from tidegate.coordinator.observing import JobStatus, SlotSampled, StatusChanged
+from tidegate.ids import SlotId
 from tidegate.rest.keeping import write_history
 from tidegate.storage.store import open_store
 from tidegate.testing import run_in_process
+from tidegate.wire.control import CodeLine, Sampled, SampledStack
 
 Captured = pytest.CaptureFixture[str]
 
@@ -150,6 +152,44 @@ def test_logs(rest: Rest, capsys: Captured) -> None:
     messages = [json.loads(line)["message"] for line in out.splitlines()]
     assert messages[0] == "RUNNING"
     assert messages[1].startswith("restored from checkpoint 2")
+
+
+def test_profile_names_the_lines_that_take_the_time_and_writes_folded_stacks(
+    rest: Rest, capsys: Captured, tmp_path: Path
+) -> None:
+    file = tmp_path / "sums.py"
+    file.write_text("\n" * 6 + "    total = slow(value)\n")
+    lines = [
+        CodeLine("Slot.turn", "/lib/tidegate/task/slot.py", 12, "tidegate"),
+        CodeLine("Sums.process_element", str(file), 7, "user"),
+        CodeLine("dumps", "/lib/python3/json.py", 3, "library"),
+    ]
+    stacks = [
+        SampledStack("sums", [0, 1, 2], 30, 10),
+        SampledStack("sums", [0, 1], 30, 30),
+        SampledStack("", [0], 40, 0),
+    ]
+    rest.hands.view.publish(SlotSampled(SlotId(1, 0), Sampled(lines, stacks)))
+    folded = tmp_path / "stacks.txt"
+
+    code, out, err = run(capsys, "profile", "sums", "--seconds", "1", "--folded", str(folded))
+    assert (code, err) == (0, "")
+    assert "sum 1 -> Sink: print  100 samples: 60% your code, 40% waiting" in out
+    (row,) = [line for line in out.splitlines() if "sums.py:7" in line]
+    assert row.split() == ["60.0%", "40.0%", f"{file}:7", "Sums.process_element", "total", "=", "slow(value)"]
+    assert "Source: sequence -> map double: nothing was seen" in out
+    name = "[tidegate] Slot.turn (task/slot.py:12)"
+    users = f"Sums.process_element ({tmp_path.name}/sums.py:7)"
+    assert sorted(folded.read_text().splitlines()) == [
+        f"sum 1 -> Sink: print;{name} 40",
+        f"sum 1 -> Sink: print;{name};{users} 30",
+        f"sum 1 -> Sink: print;{name};{users};[library] dumps (python3/json.py:3) 30",
+    ]
+    rest.hands.view.publish(SlotSampled(SlotId(1, 0), Sampled(lines, stacks)))  # only the last seconds count
+    (only,) = run_json(capsys, "profile", "--operator", "sums", "--seconds", "1")["vertices"]  # type: ignore[index]
+    assert (only["samples"], only["lines"][0]["share"], only["elsewhere"]) == (60, 1.0, {"waiting": 0})
+
+    assert run(capsys, "profile", "sums", "--operator", "nobody", "--seconds", "1")[0] == 1
 
 
 # -- acting -----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ import pytest
 from cli_kit import checkpoint, client_of, planned_sums, status
 from rest_kit import life
 
-from tidegate.cli.failures import describe_error, without_our_frames
 from tidegate.cli.json_lines import JsonDisplay
 from tidegate.cli.main import _split_at_program, main, make_parser
 from tidegate.cli.run import Jobs, exit_code_of
@@ -32,6 +31,7 @@ from tidegate.errors import (
     TidegateError,
     UserCodeFailed,
 )
+from tidegate.telling.failures import describe_error, without_our_frames
 
 Captured = pytest.CaptureFixture[str]
 
@@ -250,7 +250,7 @@ def test_an_error_of_ours_is_a_message_with_the_line_of_the_program(tmp_path: Pa
     assert main(["run", path]) == 2
 
     error = capsys.readouterr().err
-    assert error.startswith("error: buffer_timeout: 10 has no unit.")
+    assert error.startswith("error: buffer_timeout(timeout=...): 10 has no unit.")
     assert f"  at {path}:3\n      env.buffer_timeout(10)\n" in error
     assert "Traceback" not in error
 

@@ -114,5 +114,5 @@ def test_a_checkpoint_of_another_sequence_is_refused():
     reader = NumberSequence(1, 200).reader(reader_context())
     reader.add_splits(NumberSequence(1, 100).discover_splits(1)[:1])
 
-    with pytest.raises(ConfigurationError, match="no split of the sequence 1 to 200"):
+    with pytest.raises(ConfigurationError, match="not a split of the sequence 1 to 200"):
         reader.poll(0.0)

@@ -1,4 +1,4 @@
-"""Exactly-once files. Each crash of the two phases is played by stopping there and going on with the committables
+"""Exactly-once files. Each crash of the two phases is played by stopping there and continuing with the committables
 alone."""
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import pytest
 from connector_kit import drain, read_all, reader_context, restored_readers
 from pyspark import cloudpickle
 
-from tidegate.connectors import file_formats
 from tidegate.connectors.files_source import Files
+from tidegate.connectors.formats import lines
 from tidegate.errors import ConfigurationError, ConnectorError
 from tidegate.types import record_type
 
@@ -203,7 +203,7 @@ def test_lines_longer_than_a_chunk_are_whole(tmp_path):
 
 
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_formats, "MAX_LINE_BYTES", 1024 * 1024)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1024 * 1024)
     with pytest.raises(ConnectorError, match="line 2: longer than 1048576 bytes"):
         read_all(Files(write(tmp_path / "a", "a\n" + "x" * 5_000_000 + "\nb")))
 
@@ -216,14 +216,19 @@ def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
         ("jsonl", b'{"n":1,"s":"a"}\n{"n":"1","s":"a"}', {"type": Small}, r"line 2: Expected `int`, got `str`"),
         ("jsonl", b'{"n":1,"s":"a"}\n{"n":1}', {"type": Small}, "line 2: Object missing required field `s`"),
         ("jsonl", b'{"n":1}\n{"n":1} {"n":2}', {}, "line 2: JSON is malformed"),
-        ("csv", b'n,s\n1,"a\nb"\nx,c\n', {"type": Small}, "line 4: column 'n': 'x' is no int"),
-        ("csv", b"n,s\n1,a\n,c\n", {"type": Small}, "line 3: column 'n': '' is no int"),
+        ("csv", b'n,s\n1,"a\nb"\nx,c\n', {"type": Small}, "line 4: column 'n': 'x' is not of the type int"),
+        ("csv", b"n,s\n1,a\n,c\n", {"type": Small}, "line 3: column 'n': '' is not of the type int"),
         ("csv", b"n,s\n1,a\n99999999999999999999,c\n", {"type": Small}, "line 3: column 'n'"),
         ("csv", b"n,s\n1,a\n1,2,3\n", {}, "line 3: 3 fields, the header has 2"),
         ("csv", b'n,s\n1,"a"b\n', {}, "line 2"),
         ("csv", b"n,t\n1,a\n", {"type": Small}, "line 1: the header lacks s; it has n, t"),
         ("csv", b"n\n1\n", {"type": tuple[int, str]}, "the header has 1 columns, the type 2"),
-        ("csv", b"n\n1\nx\n", {"type": pa.schema([("n", pa.int8())])}, "line 3: column 'n': 'x' is no arrow:int8"),
+        (
+            "csv",
+            b"n\n1\nx\n",
+            {"type": pa.schema([("n", pa.int8())])},
+            "line 3: column 'n': 'x' is not of the type arrow:int8",
+        ),
     ],
 )
 def test_a_bad_line_is_named_with_its_file(tmp_path, format, content, options, message):

@@ -112,7 +112,7 @@ def test_a_job_of_another_incarnation_adds_and_does_not_take_the_numbers_of_the_
 def test_what_was_prepared_on_a_line_that_the_job_has_left_is_committed_when_it_comes_back(
     kind: Any, tmp_path: Path
 ) -> None:
-    """A start from an older checkpoint leaves checkpoint 6 behind, uncommitted; a larger number is no sign of it."""
+    """A start from an older checkpoint leaves checkpoint 6 behind, uncommitted; a larger number is not a sign of it."""
     sink, read = kind[0](tmp_path), kind[1]
     five, six = prepared(sink, [Sale("de", 5)], checkpoint=5), prepared(sink, [Sale("de", 6)], checkpoint=6)
     sink.commit_on_driver(five, restored=False)

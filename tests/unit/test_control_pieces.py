@@ -64,7 +64,7 @@ def test_pieces_are_refused_when_they_are_more_than_a_message_may_have(monkeypat
 def test_a_slot_may_be_told_to_continue_with_what_many_subtasks_had_waiting() -> None:
     """A sink may keep so much for each subtask; at a lower parallelism one subtask gets that of several, and a slot has several
     sinks."""
-    assert framing.MAX_MESSAGE_BYTES >= 20 * sink.MOST_UNCOMMITTED_BYTES
+    assert framing.MAX_MESSAGE_BYTES >= 20 * sink.MAX_UNCOMMITTED_BYTES
 
 
 def test_a_start_of_many_pieces_reaches_the_slot_and_its_answer_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:

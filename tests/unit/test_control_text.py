@@ -1,4 +1,4 @@
-"""Whatever text and numbers users' code makes, a slot is heard: heartbeats go on, and a failure says what it was.
+"""Whatever text and numbers users' code makes, a slot is heard: heartbeats continue, and a failure says what it was.
 
 Every control message is enumerated, and its fields are filled with what Python allows and no encoding takes: lone surrogates,
 integers beyond 64 bits.
@@ -22,8 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tidegate as tg
-from tidegate.api.counters import Counters
 from tidegate.errors import GraphError, JobFailed
+from tidegate.functions.counters import Counters
 from tidegate.ids import SlotId
 from tidegate.shown import is_writable
 from tidegate.task.failures import describe_failure
@@ -156,7 +156,7 @@ def test_heartbeats_go_on_when_none_can_be_made_and_the_log_says_so_once(
 
     assert {beat.busy_ms for beat in driver.heartbeats()} == {7}  # the last that could be made
     assert [record.message for record in caplog.records if "heartbeat" in record.message] == [
-        "a heartbeat could not be made; the slot goes on, its metrics stand still"
+        "a heartbeat could not be made; the slot continues, its metrics stand still"
     ]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tidegate as tg
-from tidegate.api.counters import MAX_COUNTERS, Counters
+from tidegate.functions.counters import MAX_COUNTERS, Counters
 from tidegate.testing import run_in_process
 
 

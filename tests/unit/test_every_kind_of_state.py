@@ -23,6 +23,8 @@ from state_kit import Mean, backend_for
 from state_world import Kind, Subtask, World
 
 import tidegate as tg
+from matrices import in_turn
+from tidegate.ids import EVENT_TIMERS, PROCESSING_TIMERS
 from tidegate.state.backend import bind_states
 from tidegate.state.declarations import (
     AggregatingState,
@@ -34,7 +36,7 @@ from tidegate.state.declarations import (
 )
 from tidegate.state.keys import key_type
 from tidegate.state.namespaces import parts_of_table_key
-from tidegate.state.timers import EVENT_TIMERS, PROCESSING_TIMERS, TimerQueue, TimerState, timer_filed_under
+from tidegate.state.timers import TimerQueue, TimerState, timer_filed_under
 from tidegate.state.ttl import Ttl
 
 LIFETIME_MS = 10_000
@@ -493,7 +495,7 @@ EVERY_KIND: list[Any] = [
     RawOperator,
     RawKeyed,
 ]
-CHANGES = [(2, 3), (4, 1), *(pytest.param(*change, marks=pytest.mark.slow) for change in [(3, 2), (1, 5)])]
+CHANGES = [(2, 3), (4, 1), (3, 2), (1, 5)]
 #: one after the other, for each start
 BACKENDS = {
     "heap": ["heap"],
@@ -525,15 +527,14 @@ def turns(names: list[str]) -> Any:
 
 
 #: operator state is in memory on every backend; beside keyed state of each it is in the random runs
-CASES = [
-    pytest.param(make, backend, id=f"{make().name}-{backend}")
-    for make in EVERY_KIND
-    for backend in (BACKENDS if make().declare() else ["heap"])
-]
+CASES = [(make, backend) for make in EVERY_KIND for backend in (BACKENDS if make().declare() else ["heap"])]
 
 
-@pytest.mark.parametrize(("before", "after"), CHANGES)
-@pytest.mark.parametrize(("kind", "backend"), CASES)
+def name_of(value: Any) -> str | None:
+    return value().name if callable(value) else None
+
+
+@pytest.mark.parametrize(("kind", "backend", "before", "after"), in_turn(CASES, CHANGES), ids=name_of)
 def test_a_kind_of_state_is_the_same_after_a_kill_at_another_parallelism(kind, backend, before, after):
     rng = random.Random(f"{kind().name} {before} {after}")
     with rocks_backends(AMPLE) as rocks:
@@ -592,8 +593,7 @@ def test_different_ways_to_write_a_key_of_a_map_are_one_key(backend, of, room, t
         assert entries.is_empty()
 
 
-@pytest.mark.parametrize("backend", list(BACKENDS))
-@pytest.mark.parametrize("of", list(VALUES), ids=str)
+@pytest.mark.parametrize(("of", "backend"), in_turn(VALUES, BACKENDS), ids=str)
 def test_values_of_every_declared_type_are_the_same_after_a_kill(of, backend):
     rng = random.Random(str(of))
     with rocks_backends(AMPLE) as rocks:

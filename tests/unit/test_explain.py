@@ -72,7 +72,7 @@ def test_narrow_chains_of_a_wide_layer_name_their_slots() -> None:
 def test_the_parallelism_of_the_command_line_counts() -> None:
     from dataclasses import replace
 
-    from tidegate.api.overrides import overriding
+    from tidegate.overrides import overriding
 
     env = tg.StreamEnvironment("p", parallelism=1)
     env.from_sequence(1, 9, uid="numbers").print(uid="out")

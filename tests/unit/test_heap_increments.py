@@ -9,15 +9,17 @@ import pytest
 from state_kit import MAX_PARALLELISM, Everything, plain
 from test_rocksdb_incremental import Storage
 
+from matrices import in_turn
 from tidegate.errors import CheckpointDamaged
 from tidegate.ids import CheckpointId
 from tidegate.protocol.shared_state import SharedFile, SharedStateRegistry
+from tidegate.savepoints.stored_sections import stored_sections
 from tidegate.state.backend import bind_states
 from tidegate.state.heap import HeapStateBackend
 from tidegate.state.keys import KeyType, key_type
 from tidegate.storage.state_files import StateFiles
 from tidegate.task import keyed_files
-from tidegate.task.keyed_files import HeapFiles, restore_files, stored_sections
+from tidegate.task.keyed_files import HeapFiles, restore_files
 
 ALL = range(MAX_PARALLELISM)
 
@@ -94,8 +96,7 @@ def shared(state: StateFiles) -> list[SharedFile]:
     return [SharedFile(file.path, file.size, CheckpointId(file.checkpoint)) for file in state.files]
 
 
-@pytest.mark.parametrize("columnar", [False, True], ids=["dictionaries", "columns"])
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize(("seed", "columnar"), in_turn(range(15), [False, True]))
 def test_whatever_completes_or_not_a_checkpoint_holds_the_moment_it_was_taken(seed: int, columnar: bool) -> None:
     dice = random.Random(seed)
     keys, of = dice.choice(

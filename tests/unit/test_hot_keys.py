@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tidegate as tg
-from tidegate.api.overrides import overriding
 from tidegate.coordinator.hottest import OperatorKey, hottest
+from tidegate.overrides import overriding
 from tidegate.state.keys import key_type
 from tidegate.task import hot_keys
 from tidegate.task.hot_keys import (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import threading
 from html.parser import HTMLParser
 from typing import Any
@@ -62,6 +65,12 @@ class ScriptedExecution:
         self._event.set()
 
 
+def is_waiting(thread: threading.Thread) -> bool:
+    """Whether it is inside Event.wait."""
+    frame = sys._current_frames()[thread.ident or 0]
+    return frame.f_code.co_name == "wait" and frame.f_code.co_filename == threading.__file__
+
+
 def client(view: JobView) -> JobClient:
     made = JobClient("sums", ScriptedExecution(), view, None)  # type: ignore[arg-type]
     made.url = "http://localhost:8081"
@@ -115,3 +124,30 @@ def test_an_interrupt_while_waiting_cancels_where_asked() -> None:
     with pytest.raises(KeyboardInterrupt):
         eager.wait(cancel_on_interrupt=True)
     assert eager._execution.canceled == 1  # type: ignore[attr-defined]
+
+
+def test_an_interrupt_that_the_system_hands_to_another_thread_is_heard() -> None:
+    execution = ScriptedExecution()
+    execution._interrupts = 0
+    waiting = JobClient("sums", execution, JobView(), None)  # type: ignore[arg-type]
+    interrupted = threading.Event()
+
+    def interrupt() -> None:
+        while not is_waiting(threading.main_thread()):
+            interrupted.wait(0.05)
+        interrupted.wait(0.05)  # the frame is there a moment before it sleeps
+        os.kill(os.getpid(), signal.SIGINT)
+        if not interrupted.wait(20.0):
+            execution._event.set()  # nobody has heard it: the end of the job ends the wait
+
+    other = threading.Thread(target=interrupt)
+    other.start()  # with the mask of a thread that takes signals
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            waiting.wait()
+    finally:
+        interrupted.set()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    other.join()
+    assert not execution._event.is_set()

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidegate.api.checkpointed import CheckpointedFunction, InitializationContext, SnapshotContext
 from tidegate.errors import CheckpointDamaged, ConfigurationError, TypeDeclarationError
+from tidegate.functions.checkpointed import CheckpointedFunction, InitializationContext, SnapshotContext
 from tidegate.protocol.redistribution import StoredPart, distribution_of, redistribute
 from tidegate.state.backend import Section
 from tidegate.state.operator_state import OperatorStateStore

@@ -163,19 +163,21 @@ def test_a_superseded_driver_is_told_where_the_job_goes_on_and_not_to_take_it_ba
     jobs.say_how_to_continue(error)
 
     said = capsys.readouterr().err
-    assert said == "the job goes on at http://localhost:8082. Do not start this one again: it would take the job back\n"
+    assert (
+        said == "the job continues at http://localhost:8082. Do not start this one again: it would take the job back\n"
+    )
     assert exit_code_of(error) == 4
 
 
 def test_where_the_newer_driver_is_not_known_no_address_is_made_up() -> None:
-    assert where_it_goes_on(superseded("elsewhere:17")).startswith("the job goes on there.")
+    assert where_it_goes_on(superseded("elsewhere:17")).startswith("the job continues there.")
 
 
 def test_a_superseded_plain_program_ends_with_that_code_too(tmp_path: Path) -> None:
     program = tmp_path / "job.py"
     program.write_text(
         "from tidegate.errors import Superseded\n"
-        "from tidegate.telling import say_errors_in_words\n"
+        "from tidegate.telling.programs import say_errors_in_words\n"
         "say_errors_in_words()\n"
         "raise Superseded('another driver has taken over', driver='elsewhere:17', written_at=1.0)\n"
     )

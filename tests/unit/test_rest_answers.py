@@ -9,12 +9,21 @@ from typing import Any
 
 import pytest
 from cli_kit import attempt, checkpoint, planned_sums, started
-from rest_kit import Rest, completed, lived, serving
+from rest_kit import Rest, completed, lived, samples, serving
 
 from tidegate.config import JobConfig
 from tidegate.coordinator.hottest import OperatorKey
-from tidegate.coordinator.observing import CheckpointsDiscarded, CheckpointStatus, JobLine, JobStatus, StatusChanged
-from tidegate.rest.numbers import summary
+from tidegate.coordinator.observing import (
+    CheckpointsDiscarded,
+    CheckpointStatus,
+    JobLine,
+    JobStatus,
+    SlotSampled,
+    StatusChanged,
+)
+from tidegate.ids import SlotId
+from tidegate.rest.numbers import skew, summary
+from tidegate.wire.control import CodeLine, Sampled, SampledStack
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +99,7 @@ def test_settings_are_shown_and_secrets_are_not() -> None:
         ]
         assert [status for status, _ in answers] == [200] * 4
         assert not any("hush" in text for _, text in answers)
-        assert '"retained":"3"' in answers[0][1]
+        assert '"execution.checkpointing.num-retained":"3"' in answers[0][1]
 
 
 def test_counters_are_added_up_over_subtasks(rest: Rest) -> None:
@@ -100,6 +109,102 @@ def test_counters_are_added_up_over_subtasks(rest: Rest) -> None:
     assert rest.get(f"/jobs/{{job}}/vertices/{rest.vertex(1)}/accumulators")["user-accumulators"] == []
     subtasks = rest.get(f"/jobs/{{job}}/vertices/{rest.vertex(0)}/subtasks/accumulators")["subtasks"]
     assert [subtask["user-accumulators"][0]["value"] for subtask in subtasks] == ["2", "4"]
+
+
+def test_a_vertex_has_the_spread_over_its_subtasks(rest: Rest) -> None:
+    """Flink's page of subtasks reads every one of these fields."""
+    details = rest.get(f"/jobs/{{job}}/vertices/{rest.vertex(1)}")
+    parts = ("min", "max", "avg", "sum", "median", "p25", "p75", "p95")
+    aggregated = details["aggregated"]
+    assert set(aggregated["metrics"]) == {
+        "read-bytes", "write-bytes", "read-records", "write-records", "accumulated-backpressured-time",
+        "accumulated-idle-time", "accumulated-busy-time",
+    }  # fmt: skip
+    states = {"CREATED", "SCHEDULED", "DEPLOYING", "INITIALIZING", "RUNNING"}
+    assert set(aggregated["status-duration"]) == states
+    assert all(set(numbers) == set(parts) for part in aggregated.values() for numbers in part.values())
+    waited = aggregated["metrics"]["accumulated-backpressured-time"]
+    assert [waited[part] for part in parts] == [0, 1600, 800, 1600, 1600, 0, 1600, 1600]
+    for subtask in details["subtasks"]:
+        assert set(subtask["status-duration"]) == states
+        assert subtask["status-duration"]["INITIALIZING"] == 1_012_000, "the attempt began at 0 and ran at 1,012 s"
+        assert subtask["status-duration"]["RUNNING"] > 0
+    for worker in rest.get(f"/jobs/{{job}}/vertices/{rest.vertex(1)}/taskmanagers")["taskmanagers"]:
+        assert worker["aggregated"]["metrics"]["read-records"]["sum"] == 200
+
+
+@pytest.mark.parametrize(
+    ("sample", "percent"), [([5, 5, 5], 0.0), ([0, 0], 0.0), ([404_210, 271_512], 19.64), ([10, 0, 0, 0], 100.0)]
+)
+def test_skew_is_the_mean_distance_from_the_mean(sample: list[float], percent: float) -> None:
+    assert round(skew(sample), 2) == percent
+
+
+def test_a_job_is_an_application_of_its_own(rest: Rest) -> None:
+    (entry,) = rest.get("/applications/overview")["applications"]
+    assert (entry["id"], entry["name"], entry["status"], entry["jobs"]) == (
+        rest.job.id,
+        "sums",
+        "RUNNING",
+        {"RUNNING": 1},
+    )
+    details = rest.get("/applications/{job}")
+    assert [job["jid"] for job in details["jobs"]] == [rest.job.id]
+    assert details["timestamps"]["RUNNING"] == 1_012_000
+    (failure,) = rest.get("/applications/{job}/exceptions")["exceptionHistory"]["entries"]
+    assert (failure["exceptionName"], failure["jobId"]) == ("UserCodeFailed", rest.job.id)
+
+
+def test_workers_are_task_managers_with_their_log(rest: Rest) -> None:
+    workers = rest.get("/taskmanagers")["taskmanagers"]
+    assert [worker["id"] for worker in workers] == ["node:100", "node:101", "node:102", "node:103"]
+    assert workers[2]["path"] == "sum 1 -> Sink: print #0"
+    assert all(worker["timeSinceLastHeartbeat"] > 0 for worker in workers)
+    assert rest.get("/overview")["taskmanagers"] == 4
+    names = {metric["id"] for metric in rest.get("/taskmanagers/node:102/metrics")}
+    assert "sum 1 -> Sink: print.0.busyTimeMsPerSecond" in names
+    assert "sum 1 -> Sink: print.0.busyTimeMsPerSecond" not in {
+        m["id"] for m in rest.get("/taskmanagers/node:100/metrics")
+    }
+
+    rest.hands.view.log(JobLine(1020.0, "WARNING", "mine", "odd", "g1-a2", "1.0", "sum 1", "sums", 0))
+    assert rest.text("GET", "/taskmanagers/node:102/log")[1].endswith("WARNING [g1-a2 1.0 sum 1#0] mine: odd\n")
+    assert rest.text("GET", "/taskmanagers/node:100/log") == (200, "")
+    assert "mine: odd" in rest.text("GET", "/jobmanager/log")[1]
+    (log,) = rest.get("/jobmanager/logs")["logs"]
+    assert len(rest.text("GET", f"/jobmanager/logs/{log['name']}")[1].encode()) == log["size"]
+    assert rest.get("/jobs/{job}/jobmanager/log-url") == {"url": f"/jobmanager/logs/{log['name']}"}
+    assert rest.text("GET", "/taskmanagers/node:102/logs/other")[0] == 404
+    assert rest.text("GET", "/taskmanagers/node:999")[0] == 404
+
+
+def test_the_driver_shows_its_threads_and_its_settings(rest: Rest) -> None:
+    threads = rest.get("/jobmanager/thread-dump")["threadInfos"]
+    servers = [thread for thread in threads if thread["threadName"] == "tidegate-rest"]
+    assert any("driver.py" in server["stringifiedThreadInfo"] for server in servers), "the line that it is at"
+    assert {"key": "execution.checkpointing.dir", "value": "file:///data"} in rest.get("/jobmanager/config")
+    assert by_id(rest.get("/jobmanager/metrics?get=numRunningJobs,taskSlotsTotal")) == {
+        "numRunningJobs": "1",
+        "taskSlotsTotal": "4",
+    }
+
+
+def test_every_attempt_is_a_rescale_to_flink(rest: Rest) -> None:
+    overview = rest.get("/jobs/{job}/rescales/overview")
+    assert overview["rescalesCounts"] == {"completed": 2, "failed": 0, "ignored": 0, "inProgress": 0}
+    newest, oldest = rest.get("/jobs/{job}/rescales/history")
+    assert (oldest["triggerCause"], newest["triggerCause"]) == ("INITIAL_SCHEDULE", "RECOVERABLE_FAILOVER")
+    assert overview["latest"]["completed"] == newest
+    assert rest.get(f"/jobs/{{job}}/rescales/details/{newest['rescaleUuid']}") == newest
+    assert newest["vertices"][rest.vertex(0)]["postRescaleParallelism"] == 2
+    assert rest.get("/jobs/{job}/rescales/summary")["completedRescalesDurationStatsInMillis"]["max"] == 901_000
+
+
+def test_the_bottleneck_is_named_while_the_job_runs(rest: Rest) -> None:
+    verdict = rest.get("/jobs/{job}/operators")["bottleneck"]
+    assert verdict["sentence"] == ("sum 1 -> Sink: print waits 80% of its time, and nothing after it is busy."), (
+        "its second subtask does"
+    )
 
 
 # -- checkpoints ------------------------------------------------------------------------------------------------------
@@ -201,10 +306,10 @@ def test_a_checkpoint_whose_files_are_gone_is_discarded() -> None:
 
 
 def test_settings_of_checkpoints_without_an_interval() -> None:
-    with serving(JobConfig(rest_port=0, mode="at-least-once")) as rest:
+    with serving(JobConfig(rest_port=0, mode="at-least-once", retention="delete")) as rest:
         answer = rest.get("/jobs/{job}/checkpoints/config")
         assert (answer["interval"], answer["mode"]) == (2**63 - 1, "at_least_once")
-        assert answer["externalization"] == {"enabled": False, "delete_on_cancellation": False}
+        assert answer["externalization"] == {"enabled": False, "delete_on_cancellation": True}
         assert rest.get("/jobs/{job}/checkpoints")["history"] == []
 
 
@@ -249,26 +354,7 @@ def test_metrics_are_listed_and_asked_for_by_name(rest: Rest) -> None:
         {"id": "1.currentInputWatermark", "value": "4001"},
     ]
     (restarts,) = rest.get("/jobs/metrics?get=numRestarts")
-    assert restarts == {"id": "numRestarts", "min": 1, "max": 1, "avg": 1.0, "sum": 1}
-
-
-def samples(text: str) -> dict[str, dict[frozenset[tuple[str, str]], float]]:
-    """Prometheus' text format, read by its grammar."""
-    found: dict[str, dict[frozenset[tuple[str, str]], float]] = {}
-    typed = set()
-    for line in text.splitlines():
-        if line.startswith("# TYPE "):
-            _, _, name, kind = line.split(" ")
-            assert kind == "gauge"
-            assert name not in typed, "a family's samples stand together"
-            typed.add(name)
-            continue
-        match = re.fullmatch(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{(.*)\} (-?[0-9.]+(?:e[+-]?[0-9]+)?)", line)
-        assert match is not None, line
-        assert match[1] in typed
-        labels = re.findall(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"', match[2])
-        found.setdefault(match[1], {})[frozenset(labels)] = float(match[3])
-    return found
+    assert restarts == {"id": "numRestarts", "min": 1, "max": 1, "avg": 1.0, "sum": 1, "skew": 0.0}
 
 
 def test_prometheus_has_flinks_names(rest: Rest) -> None:
@@ -350,7 +436,10 @@ def test_a_job_before_its_first_attempt_and_after_its_end_is_shown() -> None:
             rest.get(f"/jobs/{{job}}{path}")
         (entry,) = rest.get("/jobs/overview")["jobs"]
         assert (entry["state"], entry["duration"]) == ("FINISHED", 5000)
-        assert rest.text("GET", "/metrics")[1] == "\n", "what has ended is no longer measured"
+        shown = set(samples(rest.text("GET", "/metrics")[1]))
+        assert shown == {"process_resident_memory_bytes", "process_cpu_seconds_total"}, (
+            "what has ended is no longer measured"
+        )
         assert {operator["outPerSecond"] for operator in rest.get("/jobs/{job}/operators")["operators"]} == {None}
         assert rest.get("/overview")["jobs-finished"] == 1
 
@@ -366,3 +455,48 @@ def test_a_job_before_its_first_attempt_and_after_its_end_is_shown() -> None:
 def test_summary(sample: list[float], expected: dict[str, Any]) -> None:
     found = summary(sample)
     assert {key: found[key] for key in expected} == expected
+
+
+# -- the flame graph --------------------------------------------------------------------------------------------------
+
+
+def test_the_flame_graph_is_sampled_when_asked_for_and_has_flinks_shape() -> None:
+    with serving(clock=lambda: 100.0) as rest:
+        lived(rest.hands.view)
+        path = f"/jobs/{{job}}/vertices/{rest.vertex(1)}/flamegraph"
+        assert rest.get(f"{path}?type=on_cpu") == {"endTimestamp": -3}  # Flink's word for "wait"
+        assert rest.get(path) == {"endTimestamp": -3}
+        assert rest.hands.sampled == [[SlotId(1, 0), SlotId(1, 1)]]  # told once: the order is still new
+
+        ours = CodeLine("Slot.turn", "/lib/tidegate/task/slot.py", 12, "tidegate")
+        users = CodeLine("Sums.process_element", "/home/me/jobs/sums.py", 7, "user")
+        stacks = [SampledStack("sums", [0, 1], 30, 10), SampledStack("", [0], 5, 0), SampledStack("other", [0], 9, 9)]
+        rest.hands.view.publish(SlotSampled(SlotId(1, 1), Sampled([ours, users], stacks)))
+
+        full = rest.get(path)
+        assert full["endTimestamp"] > 0
+        assert full["data"]["name"] == "root"
+        assert full["data"]["value"] == 35
+        (turn,) = full["data"]["children"]
+        assert (turn["name"], turn["value"]) == ("[tidegate] Slot.turn (task/slot.py:12)", 35)
+        (line,) = turn["children"]
+        assert line == {
+            "name": "Sums.process_element (jobs/sums.py:7)",
+            "value": 30,
+            "children": [],
+            "owner": "user",
+            "line": "/home/me/jobs/sums.py:7",
+        }
+        assert rest.get(f"{path}?type=ON_CPU")["data"]["value"] == 10
+        assert rest.get(f"{path}?type=off_cpu")["data"]["value"] == 25
+        assert rest.get(f"{path}?operator=printed")["data"]["value"] == 0
+        assert rest.get(f"{path}?subtaskindex=0") == {"endTimestamp": -3}
+        assert rest.get(f"{path}?subtaskindex=1")["data"]["value"] == 35
+
+        for wrong in ("type=sideways", "subtaskindex=x", "operator=nobody", "seconds=-1"):
+            assert rest("GET", f"{path}?{wrong}")[0] == 400
+        assert rest("GET", f"{path}?subtaskindex=2")[0] == 404
+        rest.hands.view.publish(started(3))
+        assert rest.get(path) == {"endTimestamp": -3}  # other processes, of which nothing is known
+        rest.hands.view.publish(StatusChanged(JobStatus.FINISHED, "", 2000.0))
+        assert rest.get(path) == {"endTimestamp": -1}

@@ -20,12 +20,13 @@ from tidegate.coordinator.observing import JobStatus, JobView, StatusChanged
 from tidegate.errors import CheckpointFailed, ConfigurationError, SavepointFailed
 from tidegate.rest import operations, registry
 from tidegate.rest.actions import is_inside
-from tidegate.rest.app import MAX_BODY_BYTES
+from tidegate.rest.app import CANCEL_BY_GET, MAX_BODY_BYTES
 from tidegate.rest.identity import job_id
 from tidegate.rest.operations import Kind, Operations
 from tidegate.rest.problems import Problem
 from tidegate.rest.routes import ROUTES
 from tidegate.rest.server import RestServer, RestSettings, listen
+from tidegate.rest.workers import LOG
 
 NOBODY = "0" * 32
 
@@ -166,13 +167,17 @@ def test_a_bug_of_ours_is_said_and_the_server_lives_on(rest: Rest, caplog: pytes
 
 
 def test_every_route_refuses_a_foreign_job_and_other_methods(shared: Rest) -> None:
+    ours = {"Sec-Fetch-Site": "same-origin"}
     for route in ROUTES:
         path = route.path.replace("{vertexid}", shared.vertex(0)).replace("{subtaskindex}", "0")
-        path = path.replace("{triggerid}", NOBODY).replace("{checkpointid}", "2")
+        path = path.replace("{triggerid}", NOBODY).replace("{checkpointid}", "2").replace("{rescaleuuid}", NOBODY)
+        path = path.replace("{taskmanagerid}", "node:100").replace("{log}", LOG)
         if "{jobid}" in path:
-            found, answer = shared(route.method, f"/v1{path.replace('{jobid}', NOBODY)}", {})
+            found, answer = shared(route.method, f"/v1{path.replace('{jobid}', NOBODY)}", {}, ours)
             assert (found, list(answer)) == (404, ["errors"]), route
-        found, answer = shared(route.method, path.replace("{jobid}", "{job}"), raw=b" " * (MAX_BODY_BYTES + 1))
+        found, answer = shared(
+            route.method, path.replace("{jobid}", "{job}"), headers=ours, raw=b" " * (MAX_BODY_BYTES + 1)
+        )
         assert (found, list(answer)) == (413, ["errors"]), route
         if route.body is not None:
             for raw in (b"[1]", b"{", b"\xff", b'{"a": NaN'):
@@ -181,7 +186,7 @@ def test_every_route_refuses_a_foreign_job_and_other_methods(shared: Rest) -> No
         others = {other.method for other in ROUTES if other.path == route.path}
         for method in {"PUT", "DELETE", "POST", "PATCH"} - others:
             found, answer = shared(method, path.replace("{jobid}", "{job}"), {})
-            assert found in (400, 405), route  # 400: /jobs/overview is no job's id
+            assert found in (400, 405), route  # 400: /jobs/overview is not a job's id
             assert list(answer) == ["errors"]
 
 
@@ -189,7 +194,9 @@ def test_every_route_that_shows_answers_at_each_moment_of_a_life() -> None:
     """Before the first attempt, while the job restarts and nobody beats, after its end."""
     with serving() as rest:
         real = {"vertexid": rest.vertex(1), "subtaskindex": "0", "checkpointid": "2", "triggerid": NOBODY}
-        paths = ["/metrics", *(route.path for route in ROUTES if route.method == "GET")]
+        real |= {"rescaleuuid": NOBODY, "taskmanagerid": "node:100", "log": LOG}
+        shows = [route.path for route in ROUTES if route.method == "GET" and not route.path.endswith(CANCEL_BY_GET)]
+        paths = ["/metrics", *shows]
         for event in [None, *life(), StatusChanged(JobStatus.FINISHED, "", 1.0)]:
             if event is not None:
                 rest.hands.view.publish(event)
@@ -197,7 +204,8 @@ def test_every_route_that_shows_answers_at_each_moment_of_a_life() -> None:
                 status, text = rest.text(
                     "GET", path.replace("{jobid}", "{job}").format_map(real | {"job": rest.job.id})
                 )
-                may_lack = "{checkpointid}" in path or "{triggerid}" in path
+                names = ("{checkpointid}", "{triggerid}", "{rescaleuuid}", "{taskmanagerid}", "{log}")
+                may_lack = any(name in path for name in names)
                 assert status == 200 or (status == 404 and may_lack), (event, path, text)
 
 
@@ -269,6 +277,15 @@ def test_a_server_that_others_can_reach_makes_up_a_token(own_registry: Path) -> 
 # -- acting -----------------------------------------------------------------------------------------------------------
 
 
+def test_only_a_page_of_our_own_cancels_with_get(rest: Rest) -> None:
+    path = f"/jobs/{{job}}{CANCEL_BY_GET}"
+    for head in ({}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "none"}):
+        found, answer = rest("GET", path, headers=head)
+        assert (found, rest.hands.canceled) == (403, 0), answer
+    assert rest("GET", path, headers={"Sec-Fetch-Site": "same-origin"}) == (202, {})
+    assert rest.hands.canceled == 1
+
+
 def test_cancel(rest: Rest) -> None:
     assert rest("PATCH", "/v1/jobs/{job}?mode=cancel", {}) == (202, {})
     assert rest.hands.canceled == 1
@@ -287,7 +304,7 @@ def test_a_checkpoint_is_asked_for_and_its_result_fetched(rest: Rest) -> None:
     rest.hands.may_answer.set()
     until(lambda: rest.get(poll)["status"]["id"] == "COMPLETED")
     assert rest.get(poll)["operation"] == {"checkpointId": 17}
-    assert rest("GET", poll.replace("/checkpoints/", "/savepoints/"))[0] == 404, "it is no savepoint's"
+    assert rest("GET", poll.replace("/checkpoints/", "/savepoints/"))[0] == 404, "it is not a savepoint's"
 
 
 def test_a_failed_checkpoint_says_why(rest: Rest) -> None:
@@ -486,7 +503,7 @@ def test_only_a_savepoint_of_a_jobs_own_is_disposed_of(tmp_path: Path) -> None:
         assert disposed(savepoint) == {}
         assert not savepoint.exists(), "the folder goes with what it held"
         assert "there is no savepoint" in str(disposed(savepoint)["failure-cause"])
-        assert "is no savepoint: it is a checkpoint" in str(disposed(checkpoint)["failure-cause"])
+        assert "is not a savepoint: it is a checkpoint" in str(disposed(checkpoint)["failure-cause"])
         assert (checkpoint / "_metadata.json").exists()
         assert (tmp_path / "elsewhere" / "_metadata.json").exists()
 
@@ -535,7 +552,7 @@ def test_a_port_in_use_is_refused_by_name_and_passed_over_by_default() -> None:
         listen("localhost", port)
     first, second = listen("localhost", None), listen("localhost", None)
     assert first.getsockname()[1] != second.getsockname()[1]
-    with pytest.raises(ConfigurationError, match="is no address of this machine"):
+    with pytest.raises(ConfigurationError, match="is not an address of this machine"):
         listen("no-such-host.invalid", 0)
     for sock in (taken, first, second):
         sock.close()

@@ -222,7 +222,7 @@ def test_a_stored_table_that_is_damaged_is_found_before_it_is_used(subtask, stor
 
 @pytest.mark.parametrize("name", ["../CURRENT", "/etc/passwd", "", ".."])
 def test_a_file_name_that_leaves_the_folder_is_refused(storage, tmp_path, name):
-    with pytest.raises(CheckpointDamaged, match="no plain name"):
+    with pytest.raises(CheckpointDamaged, match="not a plain name"):
         fetch_state(storage, StateFiles("sum", 0, 0, 1, [], [SmallFile(name, b"x")]), tmp_path / "fetched")
 
 

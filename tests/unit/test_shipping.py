@@ -111,7 +111,7 @@ def test_what_cannot_be_shipped_is_refused(folder: Path, tmp_path: Path, what: s
 
 def test_too_much_is_refused_with_the_largest_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = sum(path.stat().st_size for path in Path(tidegate.__file__).parent.rglob("*.py"))
-    monkeypatch.setattr(shipping, "MOST_BYTES", 2 * size)
+    monkeypatch.setattr(shipping, "MAX_BYTES", 2 * size)
     put(folder / "lib" / "dump.bin", "x" * 3 * size)
     with pytest.raises(ConfigurationError, match=r"dump.bin is the largest file.*a folder of its own"):
         pack(str(folder), [], [])

@@ -35,7 +35,7 @@ class States:
 
 
 def of_any_size(dice: random.Random) -> bytes:
-    """Most are small, some are larger than a section: what comes is no measure for what will come."""
+    """Most are small, some are larger than a section: what comes is not a measure of what will come."""
     return b"x" * dice.choice([1, 10, 10, 10, 200, SECTION_BYTES // 3, SECTION_BYTES + 1])
 
 

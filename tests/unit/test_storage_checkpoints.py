@@ -17,7 +17,7 @@ from tidegate.storage.retention import delete_checkpoint, files_in_use, plan_ret
 from tidegate.storage.snapshot_file import SnapshotFileWriter, store_snapshot
 from tidegate.storage.store import ObjectStore, open_store
 from tidegate.storage.sweep import after_attempt, orphans
-from tidegate.testing.stores import Corrupt, CountingStore, CutShort, Fail, FlakyStore
+from tidegate.testing.stores import Corrupt, CountingStore, CutShort, FailCall, FlakyStore
 
 PATHS = JobPaths("job")
 
@@ -249,7 +249,7 @@ def test_a_deletion_that_fails_is_reported_and_found_later(store: ObjectStore) -
     complete(log, store, 1)
     (dropped,) = complete(log, store, 2, keep=1)
     assert log.last is not None
-    flaky = FlakyStore(store, [Fail("delete", call=2)])
+    flaky = FlakyStore(store, [FailCall("delete", call=2)])
 
     done = delete_checkpoint(flaky, PATHS, dropped, load_checkpoint(store, dropped), log.last)
 

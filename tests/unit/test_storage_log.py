@@ -21,7 +21,7 @@ from tidegate.storage.log import (
 )
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import ObjectStore, open_store
-from tidegate.testing.stores import CountingStore, Fail, FlakyStore, RepeatedCreate
+from tidegate.testing.stores import CountingStore, FailCall, FlakyStore, RepeatedCreate
 
 PATHS = JobPaths("job")
 
@@ -334,7 +334,7 @@ def run_threads(targets: list) -> None:  # type: ignore[type-arg]
 
 
 def test_an_append_whose_answer_was_lost_counts_once_when_repeated(store: ObjectStore) -> None:
-    log = driver(FlakyStore(store, [Fail("create", call=2, after_effect=True)]))
+    log = driver(FlakyStore(store, [FailCall("create", call=2, after_effect=True)]))
     record = log.completed(pointer(1), [pointer(1)], now=2.0)
 
     with pytest.raises(StorageError, match="is lost"):
@@ -347,7 +347,7 @@ def test_an_append_whose_answer_was_lost_counts_once_when_repeated(store: Object
 
 
 def test_an_append_that_failed_can_be_repeated(store: ObjectStore) -> None:
-    flaky = FlakyStore(store, [Fail("create", call=2, times=2)])
+    flaky = FlakyStore(store, [FailCall("create", call=2, times=2)])
     log = JobLog(flaky, PATHS)
     log.take_generation("host:1", now=1.0)
     record = log.completed(pointer(1), [pointer(1)], now=2.0)
@@ -360,7 +360,7 @@ def test_an_append_that_failed_can_be_repeated(store: ObjectStore) -> None:
 
 
 def test_a_record_in_doubt_that_the_driver_finds_by_reading_can_be_repeated(store: ObjectStore) -> None:
-    flaky = FlakyStore(store, [Fail("create", call=2, after_effect=True)])
+    flaky = FlakyStore(store, [FailCall("create", call=2, after_effect=True)])
     log = JobLog(flaky, PATHS)
     log.take_generation("host:1", now=1.0)
     record = log.completed(pointer(1), [pointer(1)], now=2.0)
@@ -376,7 +376,7 @@ def test_a_record_in_doubt_that_the_driver_finds_by_reading_can_be_repeated(stor
 def test_nothing_else_is_appended_while_a_record_is_in_doubt_and_taking_over_settles_it(
     store: ObjectStore, arrived: bool
 ) -> None:
-    log = JobLog(FlakyStore(store, [Fail("create", call=2, after_effect=arrived)]), PATHS)
+    log = JobLog(FlakyStore(store, [FailCall("create", call=2, after_effect=arrived)]), PATHS)
     log.take_generation("host:1", now=1.0)
     doubtful = log.completed(pointer(1), [pointer(1)], now=2.0)
     with pytest.raises(StorageError):
@@ -397,7 +397,7 @@ def test_nothing_else_is_appended_while_a_record_is_in_doubt_and_taking_over_set
 @pytest.mark.parametrize("resume", [Resume.FRESH, Resume.LATEST])
 @pytest.mark.parametrize("arrived", [True, False])
 def test_taking_over_can_be_repeated_after_a_lost_answer(store: ObjectStore, arrived: bool, resume: Resume) -> None:
-    log = JobLog(FlakyStore(store, [Fail("create", after_effect=arrived)]), PATHS)
+    log = JobLog(FlakyStore(store, [FailCall("create", after_effect=arrived)]), PATHS)
     with pytest.raises(StorageError):
         log.take_generation("host:1", now=1.0, resume=resume)
 
@@ -425,7 +425,7 @@ def test_taking_over_twice_makes_two_generations(store: ObjectStore) -> None:
 
 
 def test_an_append_in_doubt_is_superseded_when_another_driver_was_first(store: ObjectStore) -> None:
-    old = JobLog(FlakyStore(store, [Fail("create", call=2)]), PATHS)
+    old = JobLog(FlakyStore(store, [FailCall("create", call=2)]), PATHS)
     old.take_generation("old:1", now=1.0)
     record = old.completed(pointer(1), [pointer(1)], now=2.0)
     with pytest.raises(StorageError):

@@ -29,7 +29,7 @@ from tidegate.storage.store import (
     without_credentials,
     write_probe,
 )
-from tidegate.testing.stores import CountingStore, Fail, FlakyStore
+from tidegate.testing.stores import CountingStore, FailCall, FlakyStore
 
 
 @pytest.fixture(params=["local", "memory", "cloud"])
@@ -389,7 +389,7 @@ def test_a_file_system_that_is_read_only_says_so(tmp_path: Path, monkeypatch: py
 
 @pytest.fixture
 def somebody_else(tmp_path: Path) -> Iterator[None]:
-    """Root may write anywhere, so its tests go on as nobody."""
+    """Root may write anywhere, so its tests continue as nobody."""
     nobody = 65534
     was = os.geteuid()
     if was == 0:
@@ -448,7 +448,7 @@ def test_a_store_that_creates_only_once_is_accepted_again_and_again(store: Objec
 
 
 def test_a_check_whose_answer_was_lost_can_be_repeated() -> None:
-    store = FlakyStore(MemoryStore("lost-probe"), [Fail("create", after_effect=True)])
+    store = FlakyStore(MemoryStore("lost-probe"), [FailCall("create", after_effect=True)])
     with pytest.raises(StorageError, match="is lost"):
         check_create(store, "job")
     check_create(store, "job")

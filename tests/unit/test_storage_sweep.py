@@ -13,7 +13,7 @@ from tidegate.storage.log import JobLog
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import ObjectStore, open_store, temporary_name
 from tidegate.storage.sweep import OpenWork, after_attempt, orphans, sweep
-from tidegate.testing.stores import CountingStore, Fail, FlakyStore
+from tidegate.testing.stores import CountingStore, FailCall, FlakyStore
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -107,7 +107,7 @@ def test_nothing_goes_while_a_retained_checkpoint_cannot_be_read(store: ObjectSt
 
 
 def test_nothing_goes_while_a_record_is_in_doubt(store: ObjectStore) -> None:
-    log = JobLog(FlakyStore(store, [Fail("create", call=2, after_effect=True)]), PATHS)
+    log = JobLog(FlakyStore(store, [FailCall("create", call=2, after_effect=True)]), PATHS)
     log.take_generation("host:1", now=1.0)
     pointer, _ = write(store, 1)
     with pytest.raises(StorageError, match="is lost"):

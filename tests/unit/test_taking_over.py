@@ -11,13 +11,13 @@ from tidegate.coordinator.job import JobEnded, JobRun
 from tidegate.coordinator.observing import JobView
 from tidegate.coordinator.outcomes import AttemptEnded
 from tidegate.errors import CheckpointDamaged, JobFailed, Superseded
+from tidegate.ports import NoCrashPoints
 from tidegate.protocol.checkpoint_events import Purpose
 from tidegate.storage.checkpoints import store_checkpoint
 from tidegate.storage.log import JobLog, LogKind, Resume
 from tidegate.storage.memory_store import MemoryStore
 from tidegate.storage.metadata import CheckpointMetadata
 from tidegate.storage.paths import JobPaths
-from tidegate.task.ports import NoCrashPoints
 from tidegate.wire.control import SavepointOrder
 
 PATHS = JobPaths("orders")

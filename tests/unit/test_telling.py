@@ -14,17 +14,17 @@ from cli_kit import client_of, failed, planned_sums, reported, started, status
 from execution_kit import ScriptedCluster, job_run
 
 import tidegate as tg
-from tidegate import telling
-from tidegate.cli.plain import PlainDisplay
 from tidegate.client import JobClient
 from tidegate.config import JobConfig
 from tidegate.coordinator.execution import JobExecution
 from tidegate.coordinator.observing import JobStatus, JobView
 from tidegate.ids import SlotId
+from tidegate.ports import NoCrashPoints
 from tidegate.storage.log import JobLog
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import open_store
-from tidegate.task.ports import NoCrashPoints
+from tidegate.telling import programs as telling
+from tidegate.telling.plain import PlainDisplay
 from tidegate.testing.runner import run_in_process
 
 CONFIG = JobConfig(interval_s=10.0, storage="file:///data")

@@ -22,7 +22,7 @@ from tidegate.storage.checkpoints import load_checkpoint
 from tidegate.storage.log import JobLog, LogKind, LogRecord
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import open_store
-from tidegate.terminating import TermHandler, end_jobs, live_jobs, watch, way_of
+from tidegate.terminating import TermHandler, cancel_live, end_jobs, live_jobs, watch, way_of
 from tidegate.wire.control import Acknowledge, Ready
 
 KIT = Path(__file__).parent
@@ -73,6 +73,18 @@ def test_the_default_is_a_checkpoint_from_which_a_next_run_continues(tmp_path: P
     assert newest.latest.id == before + 1
     assert job.client.view.status_detail == newest.reason
     assert live_jobs() == [], "it is not one to be ended any more"
+
+
+def test_a_job_is_canceled_by_its_name_for_a_caller_who_was_interrupted_before_it_waited(tmp_path: Path) -> None:
+    job = running(tmp_path)
+
+    cancel_live("another", job.job.config.storage)
+    assert job.client.checkpoint_now() >= 1, "another job's name cancels nothing"
+    cancel_live("job", job.job.config.storage)
+
+    assert job.client.wait() is JobStatus.CANCELED
+    job.thread.join()
+    assert live_jobs() == []
 
 
 def test_the_checkpoint_stays_also_where_a_cancel_deletes_them(tmp_path: Path) -> None:
@@ -166,7 +178,7 @@ def test_what_it_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     env = tg.StreamEnvironment("job")
     env.from_sequence(1, 2, uid="numbers").print(uid="out")
     with pytest.raises(
-        ConfigurationError, match="TIDEGATE_ON_TERM=perhaps is unknown: use checkpoint, savepoint, cancel"
+        ConfigurationError, match="TIDEGATE_ON_TERM: on_term 'perhaps' is unknown: use checkpoint, savepoint or cancel"
     ):
         env.execute()
 

@@ -15,6 +15,7 @@ from rocksdb_kit import AMPLE, NONE, RocksBackends, rocks_backends
 from state_kit import MAX_PARALLELISM, backend_for
 
 from tidegate.errors import TypeDeclarationError
+from tidegate.ids import EVENT_TIMERS
 from tidegate.state import rocksdb_timers
 from tidegate.state.declarations import ListState
 from tidegate.state.heap_timers import FEW_ENTRIES, HeapTimers
@@ -22,7 +23,7 @@ from tidegate.state.key_groups import key_group
 from tidegate.state.keys import key_type
 from tidegate.state.rocksdb_timers import RocksTimers
 from tidegate.state.section_writer import SectionWriter
-from tidegate.state.timers import EVENT_TIMERS, LONGEST_CHAIN, Timer, TimerQueue
+from tidegate.state.timers import LONGEST_CHAIN, Timer, TimerQueue
 
 INT = key_type(int)
 ANY = key_type(None)

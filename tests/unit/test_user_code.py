@@ -106,7 +106,7 @@ def test_a_function_has_the_line_of_its_definition_or_none() -> None:
     assert str(line_of(Yields())) == f"{__file__}:{Yields.process_element.__code__.co_firstlineno}"
     assert str(line_of(ClassForm())) == f"{__file__}:{ClassForm.flat_map.__code__.co_firstlineno}"
     assert line_of(str.upper) is None
-    assert line_of(tg.ProcessFunction()) is None, "ours is no line of the user's"
+    assert line_of(tg.ProcessFunction()) is None, "ours is not a line of the user's"
 
 
 def test_a_function_that_names_a_tag_is_found() -> None:

@@ -11,7 +11,7 @@ import pytest
 from rest_kit import heartbeat, lived, serving
 
 import tidegate as tg
-from tidegate.api.user_metrics import MAX_HISTOGRAMS, NEWEST, Histogram, UserMetrics
+from tidegate.functions.user_metrics import MAX_HISTOGRAMS, NEWEST, Histogram, UserMetrics
 from tidegate.ids import SlotId
 from tidegate.rest.metrics import users_numbers
 from tidegate.testing import run_in_process

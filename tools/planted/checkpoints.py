@@ -4,10 +4,33 @@ from __future__ import annotations
 
 from planted.kinds import Change, Mutant
 
+ALIGNMENT = "tests/protocol/test_alignment.py"
+ATTEMPT = "tests/protocol/test_attempt.py"
+CHECKPOINTING = "tests/protocol/test_checkpointing.py"
+CONNECTOR_TABLES = "tests/unit/test_connector_tables.py"
+CREDIT = "tests/protocol/test_credit.py"
+DAMAGE_AND_TAKEOVER = "tests/protocol/test_damage_and_takeover.py"
+EVOLUTION = "tests/protocol/test_evolution.py"
+HEAP_INCREMENTS = "tests/unit/test_heap_increments.py"
+INBOX = "tests/unit/test_inbox.py"
+LIFECYCLE_AT_A_STOP = "tests/protocol/test_lifecycle_at_a_stop.py"
+LOCAL_COPIES = "tests/unit/test_local_copies.py"
+PLAN = "tests/unit/test_plan.py"
+SAVEPOINT_JOBS = "tests/protocol/test_savepoint_jobs.py"
+SHARED_STATE = "tests/protocol/test_shared_state.py"
+SLOT = "tests/protocol/test_slot.py"
+STATE_TTL = "tests/unit/test_state_ttl.py"
+STOPPING = "tests/protocol/test_stopping.py"
+STORAGE_LOG = "tests/unit/test_storage_log.py"
+STORED_POSITIONS = "tests/protocol/test_stored_positions.py"
+TAKING_OVER = "tests/unit/test_taking_over.py"
+UNALIGNED_SLOT = "tests/protocol/test_unaligned_slot.py"
+WIRE = "tests/unit/test_wire.py"
+
 MUTANTS = (
     Mutant(
         "records-behind-a-suspend",
-        "slots go on behind the savepoint of a stop",
+        "slots continue behind the savepoint of a stop",
         (
             Change(
                 "protocol/checkpoint_events.py",
@@ -15,6 +38,7 @@ MUTANTS = (
                 "        return self is Purpose.RESCALE\n",
             ),
         ),
+        (LIFECYCLE_AT_A_STOP,),
     ),
     Mutant(
         "id-of-a-savepoint-again",
@@ -26,6 +50,7 @@ MUTANTS = (
                 "                newest.next_checkpoint_id,\n",
             ),
         ),
+        (f"{SAVEPOINT_JOBS}::test_a_snapshot_is_never_given_the_id_of_a_savepoint",),
     ),
     Mutant(
         "savepoint-with-nothing-behind-it",
@@ -37,10 +62,11 @@ MUTANTS = (
                 "for id, savepoint in self.uncovered.items()]",
             ),
         ),
+        (STOPPING,),
     ),
     Mutant(
         "stop-without-its-record",
-        "the job goes on without the stop, and what was to be its savepoint stays",
+        "the job continues without the stop, and what was to be its savepoint stays",
         (
             Change(
                 "coordinator/job.py",
@@ -48,6 +74,7 @@ MUTANTS = (
                 "        if False:\n",
             ),
         ),
+        (TAKING_OVER,),
     ),
     Mutant(
         "number-of-another-line",
@@ -59,21 +86,27 @@ MUTANTS = (
                 '    return f"tidegate:{job}:{uid}:{incarnation}"\n',
             ),
         ),
+        (
+            f"{CONNECTOR_TABLES}::test_what_was_prepared_on_a_line_that_the_job_has_left_is_committed_when_it_comes_back",
+        ),
     ),
     Mutant(
         "savepoint-swept-by-the-job",
         "files of a native savepoint are taken for the job's own",
         (Change("coordinator/attempt.py", "        if checkpoint in self._of_users:\n", "        if False:\n"),),
+        (f"{SAVEPOINT_JOBS}::test_files_of_a_plain_native_savepoint_are_never_deleted_by_the_job",),
     ),
     Mutant(
         "built-on-another-type",
         "increments are built on files of a state that has evolved or was renamed",
         (Change("task/restore.py", " and uid not in start.changed\n", "\n"),),
+        (f"{EVOLUTION}::test_nothing_is_built_on_files_of_a_state_that_has_changed",),
     ),
     Mutant(
         "no-holding-back",
         "frames behind a barrier are processed before the other barriers have come",
         (Change("task/slot.py", "        if self._checkpoints.is_held(frame):\n", "        if False:\n"),),
+        (SLOT,),
     ),
     Mutant(
         "ack-before-upload",
@@ -99,6 +132,7 @@ MUTANTS = (
                 "LATE = []\nfrom tidegate.storage.metadata import FileRef, SectionRef, SlotSnapshot",
             ),
         ),
+        (SLOT,),
     ),
     Mutant(
         "log-record-before-last-ack",
@@ -110,6 +144,7 @@ MUTANTS = (
                 "        if len(pending.snapshots) < len(self.slots) - 1:\n            return []\n",
             ),
         ),
+        (CHECKPOINTING,),
     ),
     Mutant(
         "commit-before-log-record",
@@ -122,6 +157,7 @@ MUTANTS = (
                 '                self._work.submit(f"storing checkpoint {action.checkpoint}"',
             ),
         ),
+        (ATTEMPT,),
     ),
     Mutant(
         "held-frames-before-barrier",
@@ -141,10 +177,11 @@ MUTANTS = (
                 "                waits.barrier(frame)\n",
             ),
         ),
+        (SLOT,),
     ),
     Mutant(
         "id-reused-after-rollback",
-        "after a rollback ids go on from the checkpoint that was named",
+        "after a rollback ids continue from the checkpoint that was named",
         (
             Change(
                 "storage/log.py",
@@ -152,6 +189,7 @@ MUTANTS = (
                 "            next_id = resume.id + 1\n",
             ),
         ),
+        (STORAGE_LOG,),
     ),
     Mutant(
         "fallback-to-older-checkpoint",
@@ -166,6 +204,7 @@ MUTANTS = (
                 "    if xxhash.xxh3_128_hexdigest(data) != pointer.checksum:\n",
             ),
         ),
+        (DAMAGE_AND_TAKEOVER,),
     ),
     Mutant(
         "relay-by-round-robin",
@@ -182,6 +221,7 @@ MUTANTS = (
                 'MAX_LAYER_WIDTH = 128\nIN_TURN = __import__("itertools").count()\n',
             ),
         ),
+        (PLAN,),
     ),
     Mutant(
         "position-of-the-last-record",
@@ -200,6 +240,7 @@ MUTANTS = (
                 'kept_splits(getattr(self, "_noted", None) or self._reader.snapshot(checkpoint), self._reader)',
             ),
         ),
+        (STORED_POSITIONS,),
     ),
     Mutant(
         "foreign-ack-accepted",
@@ -211,6 +252,7 @@ MUTANTS = (
                 "        if ack.slot not in self.slots:\n",
             ),
         ),
+        (CHECKPOINTING,),
     ),
     # The cut of an unaligned checkpoint.
     Mutant(
@@ -226,6 +268,7 @@ MUTANTS = (
                 "        for frame in self._frames:\n            capture.offer(frame)\n",
             ),
         ),
+        (INBOX,),
     ),
     Mutant(
         "rest-of-a-frame-not-in-the-cut",
@@ -237,6 +280,7 @@ MUTANTS = (
                 "",
             ),
         ),
+        (UNALIGNED_SLOT,),
     ),
     Mutant(
         "relayed-data-not-in-the-cut",
@@ -249,6 +293,7 @@ MUTANTS = (
                 "        under_way = in_flight_sections(self.plan, own)\n",
             ),
         ),
+        (UNALIGNED_SLOT,),
     ),
     Mutant(
         "behind-the-barrier-in-the-cut",
@@ -260,6 +305,7 @@ MUTANTS = (
                 "frame.kind is Kind.RECORDS:",
             ),
         ),
+        (INBOX,),
     ),
     Mutant(
         "restored-records-not-in-the-next-cut",
@@ -271,6 +317,7 @@ MUTANTS = (
                 "frame.sender in self.waiting:",
             ),
         ),
+        (UNALIGNED_SLOT,),
     ),
     Mutant(
         "cut-stored-before-it-is-whole",
@@ -282,6 +329,7 @@ MUTANTS = (
                 "",
             ),
         ),
+        (INBOX,),
     ),
     Mutant(
         "inbox-without-an-end",
@@ -293,6 +341,7 @@ MUTANTS = (
                 "        if False:\n",
             ),
         ),
+        (INBOX,),
     ),
     # Beyond the ten that every release must name.
     Mutant(
@@ -307,6 +356,7 @@ MUTANTS = (
                 "        for chain in self.chains:\n            chain.flush()\n",
             ),
         ),
+        (SLOT,),
     ),
     Mutant(
         "committable-forgotten-early",
@@ -318,6 +368,7 @@ MUTANTS = (
                 "        self._busy = True\n        for sink, due in work:\n            sink.forget(due)\n",
             ),
         ),
+        (SLOT,),
     ),
     Mutant(
         "abort-ends-older-checkpoint",
@@ -330,6 +381,7 @@ MUTANTS = (
                 "            self._finish(checkpoint)\n",
             ),
         ),
+        (ALIGNMENT,),
     ),
     Mutant(
         "seal-not-checked",
@@ -341,6 +393,7 @@ MUTANTS = (
                 "        return True\n",
             ),
         ),
+        (WIRE,),
     ),
     Mutant(
         "increment-over-an-unconfirmed-one",
@@ -352,6 +405,7 @@ MUTANTS = (
                 "            self._base = self._pending[checkpoint] = _Stored(",
             ),
         ),
+        (HEAP_INCREMENTS,),
     ),
     Mutant(
         "shared-file-deleted-early",
@@ -363,6 +417,7 @@ MUTANTS = (
                 "use.last_used <= oldest_retained",
             ),
         ),
+        (SHARED_STATE,),
     ),
     Mutant(
         "expired-cell-is-live",
@@ -374,6 +429,7 @@ MUTANTS = (
                 "    return cell\n",
             ),
         ),
+        (STATE_TTL,),
     ),
     Mutant(
         "expired-key-is-there",
@@ -385,6 +441,7 @@ MUTANTS = (
                 "        return True\n",
             ),
         ),
+        (STATE_TTL,),
     ),
     Mutant(
         "partly-expired-row-swept-whole",
@@ -397,6 +454,7 @@ MUTANTS = (
                 "        return (None if expired else kept), entries, expired\n",
             ),
         ),
+        (STATE_TTL,),
     ),
     Mutant(
         "files-of-acknowledgements-not-noted",
@@ -408,16 +466,19 @@ MUTANTS = (
                 "",
             ),
         ),
+        (ATTEMPT,),
     ),
     Mutant(
         "local-copy-not-checked",
         "a copy on the executor's disk is restored from as it is",
         (Change("task/local_copies.py", "            if verdict is Verdict.INTACT:\n", "            if True:\n"),),
+        (LOCAL_COPIES,),
     ),
     Mutant(
         "old-local-copies-stay",
         "a completed checkpoint leaves the copies of older ones on the executor's disk",
         (Change("task/copy_folder.py", "int(found[1]) < checkpoint", "False"),),
+        (LOCAL_COPIES,),
     ),
     Mutant(
         "credit-for-nobody",
@@ -429,5 +490,6 @@ MUTANTS = (
                 "            del self._early[sender]\n",
             ),
         ),
+        (CREDIT,),
     ),
 )

@@ -27,7 +27,7 @@ MUTANTS = (
     ),
     Mutant(
         "position-that-moves-on",
-        "a checkpoint keeps the position that the reader goes on changing",
+        "a checkpoint keeps the position that the reader keeps changing",
         (
             Change(
                 "connectors/split_check.py",
@@ -154,7 +154,7 @@ MUTANTS = (
         "a worker that wakes up late leaves an empty file for ever",
         (
             Change(
-                "connectors/file_encoders.py",
+                "connectors/staged_file.py",
                 "        unnamed = _open_unnamed(os.path.dirname(path))\n",
                 "        unnamed = None\n",
             ),

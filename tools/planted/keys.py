@@ -88,7 +88,7 @@ MUTANTS = (
     ),
     Mutant(
         "global-is-forward",
-        "records for one subtask go on where they are",
+        "records for one subtask continue where they are",
         (
             Change(
                 "task/edges.py",

@@ -19,4 +19,4 @@ class Mutant:
     name: str
     what: str
     changes: tuple[Change, ...]
-    tests: tuple[str, ...] = ()  #: the tests that should catch it; none: those that all mutants run
+    tests: tuple[str, ...]  #: those that should catch it

@@ -5,13 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tidegate.api.functions import Context, KeyedProcessFunction
+from tidegate.functions.process import Context, KeyedProcessFunction
 from tidegate.state.declarations import ValueState
 from tidegate.types import Pickled
 
 
 class AggregateFunction:
-    """An aggregation of your own: how to begin, add and give the result. `accumulator_type` declares what is stored."""
+    """An aggregation of your own: how to begin, add and give the result. `accumulator_type` declares what is stored.
+
+    >>> class Average(tg.AggregateFunction):
+    ...     accumulator_type = tuple[int, int]
+    ...     def create_accumulator(self):
+    ...         return (0, 0)
+    ...     def add(self, n, accumulator):
+    ...         return (accumulator[0] + 1, accumulator[1] + n)
+    ...     def get_result(self, accumulator):
+    ...         return accumulator[1] / accumulator[0]
+    >>> class Averages(tg.KeyedProcessFunction):
+    ...     average = tg.AggregatingState(Average())
+    ...     def process_element(self, n, ctx):
+    ...         self.average.add(n)
+    ...         yield self.average.get()
+    >>> harness(Averages(), key_by=lambda n: "all").process_many([2, 4])
+    [2.0, 3.0]
+    """
 
     accumulator_type: Any = Pickled
 

@@ -1,7 +1,7 @@
 """Jobs that a program has built and never executed: a sentence at its end. Driver.
 
 A job is built when it has a sink, and taken up by execute, execute_async, explain, or a run of the test kit. A program that has
-failed says why itself; in a notebook or a prompt the end of the session is no end of a program.
+failed says why itself; in a notebook or a prompt the end of the session is not the end of a program.
 """
 
 from __future__ import annotations

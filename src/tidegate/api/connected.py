@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Generic
 from typing_extensions import TypeVar
 
 from tidegate.api.building import EdgePlan, add_operator, declared_type, need_instance
-from tidegate.api.class_form import CoFlatMapFunction, CoMapFunction
-from tidegate.api.functions import (
+from tidegate.errors import GraphError
+from tidegate.functions.class_form import CoFlatMapFunction, CoMapFunction
+from tidegate.functions.process import (
     BroadcastProcessFunction,
     CoProcessFunction,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
 )
-from tidegate.errors import GraphError
 from tidegate.graph import specs
 from tidegate.graph.logical import MAIN_OUTPUT
 from tidegate.types import RecordType
@@ -55,7 +55,20 @@ class ConnectedStreams(Generic[A, B]):
         max_parallelism: int | None = None,
     ) -> DataStream[U]:  # fmt: skip
         """A CoProcessFunction, keyed when both streams are; a BroadcastProcessFunction when the second is broadcast,
-        keyed when the first is."""
+        keyed when the first is.
+
+            >>> class Greet(tg.KeyedCoProcessFunction):
+            ...     name = tg.ValueState(str, default="somebody")
+            ...     def process_element1(self, visit, ctx):
+            ...         yield f"hello {self.name.get()}"
+            ...     def process_element2(self, person, ctx):
+            ...         self.name.set(person[1])
+            >>> visits = env.from_collection([(1, "/")], type=tuple[int, str])
+            >>> people = env.from_collection([(2, "Bob")], type=tuple[int, str])
+            >>> greetings = visits.key_by(0).connect(people.key_by(0)).process(Greet(), returns=str)
+            >>> list(greetings.execute_and_collect())
+            ['hello somebody']
+        """
         spec = self._broadcast_spec(function) if self._is_broadcast(function) else self._co_spec(function)
         main = function.process_element if isinstance(function, BroadcastProcessFunction) else function.process_element1
         out = self._first._returned(declared_type(returns, output_type), main, True)
@@ -65,7 +78,17 @@ class ConnectedStreams(Generic[A, B]):
         self, function: CoMapFunction[A, B, U], output_type: Any = None, *, uid: str | None = None, returns: Any = None,
         name: str | None = None, parallelism: int | None = None, max_parallelism: int | None = None,
     ) -> DataStream[U]:  # fmt: skip
-        """One record out for each record in, of either stream."""
+        """One record out for each record in, of either stream.
+
+        >>> class AsText(tg.CoMapFunction):
+        ...     def map1(self, n):
+        ...         return str(n)
+        ...     def map2(self, text):
+        ...         return text
+        >>> both = env.from_collection([1]).connect(env.from_collection(["a"])).map(AsText(), returns=str)
+        >>> sorted(both.execute_and_collect())
+        ['1', 'a']
+        """
         spec = self._in_class_form(function, CoMapFunction, "map")
         out = self._first._returned(declared_type(returns, output_type), function.map1, False)
         return self._apply(spec, name or type(function).__name__, out, uid, parallelism, max_parallelism)
@@ -75,7 +98,17 @@ class ConnectedStreams(Generic[A, B]):
         returns: Any = None, name: str | None = None, parallelism: int | None = None,
         max_parallelism: int | None = None,
     ) -> DataStream[U]:  # fmt: skip
-        """Any number of records out for each record in, of either stream."""
+        """Any number of records out for each record in, of either stream.
+
+        >>> class Words(tg.CoFlatMapFunction):
+        ...     def flat_map1(self, line):
+        ...         return line.split()
+        ...     def flat_map2(self, word):
+        ...         return [word]
+        >>> both = env.from_collection(["to be"]).connect(env.from_collection(["or"])).flat_map(Words(), returns=str)
+        >>> sorted(both.execute_and_collect())
+        ['be', 'or', 'to']
+        """
         spec = self._in_class_form(function, CoFlatMapFunction, "flat_map")
         out = self._first._returned(declared_type(returns, output_type), function.flat_map1, True)
         return self._apply(spec, name or type(function).__name__, out, uid, parallelism, max_parallelism)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import operator as op
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, Union
+from typing import TYPE_CHECKING, Any, Generic, Union, overload
 
 import pyarrow as pa
 from typing_extensions import TypeVar
 
 from tidegate.api import aggregates, vectorised
 from tidegate.api.building import add_operator, declared_type, named, need_instance
-from tidegate.api.class_form import FilterFunction, FlatMapFunction, MapFunction, ReduceFunction
 from tidegate.api.connected import ConnectedStreams
-from tidegate.api.functions import KeyedBatchFunction, KeyedProcessFunction
 from tidegate.api.keys import joined_selectors, make_key_selector, tuple_of
 from tidegate.errors import GraphError
+from tidegate.functions.class_form import FilterFunction, FlatMapFunction, MapFunction, ReduceFunction
+from tidegate.functions.process import KeyedBatchFunction, KeyedProcessFunction
 from tidegate.graph import specs
 from tidegate.graph.logical import MAIN_OUTPUT
 from tidegate.state.canonical_rows import column_type
@@ -30,6 +30,8 @@ FieldName = Union[str, int]
 K = TypeVar("K", default=Any)  #: of the keys
 T = TypeVar("T", default=Any)  #: of the records
 U = TypeVar("U")
+Row = TypeVar("Row", bound=tuple[Any, ...])  #: records that are tuples
+Reduced = TypeVar("Reduced", bound=tuple[Any, ...])
 
 
 class KeyedStream(Generic[K, T]):
@@ -46,7 +48,17 @@ class KeyedStream(Generic[K, T]):
         returns: Any = None, name: str | None = None, parallelism: int | None = None,
         max_parallelism: int | None = None,
     ) -> DataStream[U]:  # fmt: skip
-        """A function with state for each key."""
+        """A function with state for each key.
+
+        >>> class Numbered(tg.KeyedProcessFunction):
+        ...     count = tg.ValueState(int, default=0)
+        ...     def process_element(self, word, ctx):
+        ...         self.count.set(self.count.get() + 1)
+        ...         yield f"{word} {self.count.get()}"
+        >>> words = env.from_collection(["a", "b", "a"]).key_by(lambda word: word, key_type=str)
+        >>> list(words.process(Numbered(), returns=str).execute_and_collect())
+        ['a 1', 'b 1', 'a 2']
+        """
         need_instance(function, KeyedProcessFunction, "process on a keyed stream")
         out = self._stream._returned(declared_type(returns, output_type), function.process_element, True)
         spec = specs.KeyedProcessSpec(function, self._key)
@@ -57,7 +69,18 @@ class KeyedStream(Generic[K, T]):
         returns: Any = None, name: str | None = None, parallelism: int | None = None,
         max_parallelism: int | None = None,
     ) -> DataStream[Any]:  # fmt: skip
-        """A vectorised function: whole Arrow batches, state by `get_many`, `update_many`, `add_many`."""
+        """A vectorised function: whole Arrow batches, state by `get_many`, `update_many`, `add_many`.
+
+        >>> import pyarrow as pa
+        >>> class Totals(tg.KeyedBatchFunction):
+        ...     total = tg.ValueState(int, default=0)
+        ...     def process_batch(self, keys, batch, ctx):
+        ...         so_far = self.total.add_many(keys, batch.column("f1"), running=True)
+        ...         return pa.RecordBatch.from_arrays([keys, so_far], ["f0", "f1"])
+        >>> sales = env.from_collection([("tea", 3), ("tea", 4)], type=tuple[str, int])
+        >>> list(sales.key_by(0).process_batches(Totals(), returns=tuple[str, int]).execute_and_collect())
+        [('tea', 3), ('tea', 7)]
+        """
         need_instance(function, KeyedBatchFunction, "process_batches")
         self._stream._need_typed("process_batches")
         out = record_type(declared_type(returns, output_type))
@@ -68,7 +91,18 @@ class KeyedStream(Generic[K, T]):
         self, function: Callable[[T], U] | MapFunction[T, U], output_type: Any = None, *, returns: Any = None,
         uid: str | None = None, name: str | None = None, parallelism: int | None = None,
     ) -> DataStream[U]:  # fmt: skip
-        """One record out for each record in, in the subtask of its key. A MapFunction may declare state of the key."""
+        """One record out for each record in, in the subtask of its key. A MapFunction may declare state of the key.
+
+        >>> class Change(tg.MapFunction):
+        ...     last = tg.ValueState(int, default=0)
+        ...     def map(self, n):
+        ...         change = n - self.last.get()
+        ...         self.last.set(n)
+        ...         return change
+        >>> levels = env.from_collection([5, 7, 4]).key_by(lambda n: "all", key_type=str)
+        >>> list(levels.map(Change(), returns=int).execute_and_collect())
+        [5, 2, -3]
+        """
         spec: specs.Spec
         if isinstance(function, MapFunction):
             spec, hook = self._with_state(function), function.map
@@ -81,7 +115,12 @@ class KeyedStream(Generic[K, T]):
         self, function: Callable[[T], Iterable[U] | None] | FlatMapFunction[T, U], output_type: Any = None, *,
         returns: Any = None, uid: str | None = None, name: str | None = None, parallelism: int | None = None,
     ) -> DataStream[U]:  # fmt: skip
-        """Any number of records out, in the subtask of the key. A FlatMapFunction may declare state of the key."""
+        """Any number of records out, in the subtask of the key. A FlatMapFunction may declare state of the key.
+
+        >>> lines = env.from_collection(["to be"]).key_by(len, key_type=int)
+        >>> list(lines.flat_map(str.split, returns=str).execute_and_collect())
+        ['to', 'be']
+        """
         spec: specs.Spec
         if isinstance(function, FlatMapFunction):
             spec, hook = self._with_state(function), function.flat_map
@@ -94,7 +133,18 @@ class KeyedStream(Generic[K, T]):
         self, function: Callable[[T], Any] | FilterFunction[T], *, uid: str | None = None, name: str | None = None,
         parallelism: int | None = None,
     ) -> DataStream[T]:  # fmt: skip
-        """Keep the records for which the function is true. A FilterFunction may declare state of the key."""
+        """Keep the records for which the function is true. A FilterFunction may declare state of the key.
+
+        >>> class First(tg.FilterFunction):
+        ...     seen = tg.ValueState(bool, default=False)
+        ...     def filter(self, word):
+        ...         is_first = not self.seen.get()
+        ...         self.seen.set(True)
+        ...         return is_first
+        >>> words = env.from_collection(["a", "b", "a"]).key_by(lambda word: word, key_type=str)
+        >>> list(words.filter(First()).execute_and_collect())
+        ['a', 'b']
+        """
         spec: specs.Spec
         if isinstance(function, FilterFunction):
             spec = self._with_state(function)
@@ -109,11 +159,28 @@ class KeyedStream(Generic[K, T]):
 
     # -- aggregations -----------------------------------------------------------------------------------------------
 
+    # Of `map(lambda word: (word, 1))` a type checker may say that the number is always 1, and a sum then is not of that type.
+    @overload
     def reduce(
-        self, function: Callable[[T, T], T] | ReduceFunction[T], *, uid: str | None = None, name: str | None = None,
-        parallelism: int | None = None, max_parallelism: int | None = None,
-    ) -> DataStream[T]:  # fmt: skip
-        """Combine each record with the result so far; emits every new result."""
+        self: KeyedStream[K, Row], function: Callable[[Row, Row], Reduced], *, uid: str | None = ...,
+        name: str | None = ..., parallelism: int | None = ..., max_parallelism: int | None = ...,
+    ) -> DataStream[Reduced]: ...  # fmt: skip
+    @overload
+    def reduce(
+        self, function: Callable[[T, T], T] | ReduceFunction[T], *, uid: str | None = ..., name: str | None = ...,
+        parallelism: int | None = ..., max_parallelism: int | None = ...,
+    ) -> DataStream[T]: ...  # fmt: skip
+
+    def reduce(
+        self, function: Callable[[Any, Any], Any] | ReduceFunction[Any], *, uid: str | None = None,
+        name: str | None = None, parallelism: int | None = None, max_parallelism: int | None = None,
+    ) -> DataStream[Any]:  # fmt: skip
+        """Combine each record with the result so far; emits every new result.
+
+        >>> numbers = env.from_sequence(1, 4).key_by(lambda n: n % 2, key_type=int)
+        >>> list(numbers.reduce(lambda so_far, n: so_far + n).execute_and_collect())
+        [1, 2, 4, 6]
+        """
         combine = function.reduce if isinstance(function, ReduceFunction) else function
         return self._reduced(combine, name or "reduce", uid, parallelism, max_parallelism)
 
@@ -122,7 +189,20 @@ class KeyedStream(Generic[K, T]):
         returns: Any = None, name: str | None = None, parallelism: int | None = None,
         max_parallelism: int | None = None,
     ) -> DataStream[Any]:  # fmt: skip
-        """An AggregateFunction of your own; emits its result for every record."""
+        """An AggregateFunction of your own; emits its result for every record.
+
+        >>> class Average(tg.AggregateFunction):
+        ...     accumulator_type = tuple[int, int]
+        ...     def create_accumulator(self):
+        ...         return (0, 0)
+        ...     def add(self, n, accumulator):
+        ...         return (accumulator[0] + 1, accumulator[1] + n)
+        ...     def get_result(self, accumulator):
+        ...         return accumulator[1] / accumulator[0]
+        >>> numbers = env.from_collection([2, 4]).key_by(lambda n: "all", key_type=str)
+        >>> list(numbers.aggregate(Average(), returns=float).execute_and_collect())
+        [2.0, 3.0]
+        """
         out = self._stream._returned(declared_type(returns, output_type), aggregate.get_result, False)
         built_in = aggregates.aggregate_function(aggregate)
         return self._built_in(built_in, out, name or "aggregate", uid, parallelism, max_parallelism)
@@ -131,7 +211,12 @@ class KeyedStream(Generic[K, T]):
         self, *, uid: str | None = None, name: str | None = None,
         parallelism: int | None = None, max_parallelism: int | None = None,
     ) -> DataStream[tuple[K, int]]:  # fmt: skip
-        """(key, number of records so far), for every record."""
+        """(key, number of records so far), for every record.
+
+        >>> words = env.from_collection(["a", "b", "a"]).key_by(lambda word: word, key_type=str)
+        >>> list(words.count().execute_and_collect())
+        [('a', 1), ('b', 1), ('a', 2)]
+        """
         out = self._pairs(int)
         by_batch = vectorised.in_batches(self._stream._type, self._key, int)
         function = vectorised.count_function(out) if by_batch else aggregates.count_function()
@@ -141,35 +226,60 @@ class KeyedStream(Generic[K, T]):
         self, field: FieldName, *, uid: str | None = None, name: str | None = None,
         parallelism: int | None = None, max_parallelism: int | None = None,
     ) -> DataStream[tuple[K, Any]]:  # fmt: skip
-        """(key, sum of the field so far), for every record."""
+        """(key, sum of the field so far), for every record.
+
+        >>> sales = env.from_collection([("tea", 3), ("tea", 4)], type=tuple[str, int])
+        >>> list(sales.key_by(0).sum(1).execute_and_collect())
+        [('tea', 3), ('tea', 7)]
+        """
         return self._fold(field, "sum", uid, name, parallelism, max_parallelism)
 
     def min(
         self, field: FieldName, *, uid: str | None = None, name: str | None = None,
         parallelism: int | None = None, max_parallelism: int | None = None,
     ) -> DataStream[tuple[K, Any]]:  # fmt: skip
-        """(key, smallest value of the field so far), for every record."""
+        """(key, smallest value of the field so far), for every record.
+
+        >>> sales = env.from_collection([("tea", 3), ("tea", 4)], type=tuple[str, int])
+        >>> list(sales.key_by(0).min(1).execute_and_collect())
+        [('tea', 3), ('tea', 3)]
+        """
         return self._fold(field, "min", uid, name, parallelism, max_parallelism)
 
     def max(
         self, field: FieldName, *, uid: str | None = None, name: str | None = None,
         parallelism: int | None = None, max_parallelism: int | None = None,
     ) -> DataStream[tuple[K, Any]]:  # fmt: skip
-        """(key, largest value of the field so far), for every record."""
+        """(key, largest value of the field so far), for every record.
+
+        >>> sales = env.from_collection([("tea", 3), ("tea", 4)], type=tuple[str, int])
+        >>> list(sales.key_by(0).max(1).execute_and_collect())
+        [('tea', 3), ('tea', 4)]
+        """
         return self._fold(field, "max", uid, name, parallelism, max_parallelism)
 
     def min_by(
         self, field: FieldName, *, uid: str | None = None, name: str | None = None,
         parallelism: int | None = None, max_parallelism: int | None = None,
     ) -> DataStream[T]:  # fmt: skip
-        """The record with the smallest value of the field so far, for every record; of equals the first."""
+        """The record with the smallest value of the field so far, for every record; of equals the first.
+
+        >>> sales = env.from_collection([("tea", 3, "ann"), ("tea", 2, "bob")], type=tuple[str, int, str])
+        >>> list(sales.key_by(0).min_by(1).execute_and_collect())
+        [('tea', 3, 'ann'), ('tea', 2, 'bob')]
+        """
         return self._extreme(field, "min_by", op.lt, uid, name, parallelism, max_parallelism)
 
     def max_by(
         self, field: FieldName, *, uid: str | None = None, name: str | None = None,
         parallelism: int | None = None, max_parallelism: int | None = None,
     ) -> DataStream[T]:  # fmt: skip
-        """The record with the largest value of the field so far, for every record; of equals the first."""
+        """The record with the largest value of the field so far, for every record; of equals the first.
+
+        >>> sales = env.from_collection([("tea", 3, "ann"), ("tea", 2, "bob")], type=tuple[str, int, str])
+        >>> list(sales.key_by(0).max_by(1).execute_and_collect())
+        [('tea', 3, 'ann'), ('tea', 3, 'ann')]
+        """
         return self._extreme(field, "max_by", op.gt, uid, name, parallelism, max_parallelism)
 
     # -- two streams ------------------------------------------------------------------------------------------------
@@ -178,7 +288,12 @@ class KeyedStream(Generic[K, T]):
         """With another keyed stream of the same key type, to share its keys' state; or with one that is broadcast:
         `keyed.connect(rules.broadcast())`, for a KeyedBroadcastProcessFunction.
 
-        Where one key has a declared type and the other (of a key function) has none, the declared one holds for both."""
+        Where one key has a declared type and the other (of a key function) has none, the declared one holds for both.
+
+            >>> orders = env.from_collection([("ann", "tea")], type=tuple[str, str])
+            >>> rules = env.from_collection(["be kind"])
+            >>> by_customer = orders.key_by(0).connect(rules.broadcast())
+        """
         if isinstance(other, KeyedStream):
             return ConnectedStreams(self._stream, other._stream, joined_selectors(self._key, other._key))
         if not getattr(other, "_is_broadcast", False):

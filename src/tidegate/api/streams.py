@@ -11,19 +11,19 @@ import pyarrow as pa
 from typing_extensions import TypeVar
 
 from tidegate.api.building import StreamInput, add_operator, declared_type, named, need_instance
-from tidegate.api.class_form import FilterFunction, FlatMapFunction, MapFunction
 from tidegate.api.collected import CollectedRows
 from tidegate.api.connected import ConnectedStreams
-from tidegate.api.functions import KeyedBatchFunction, KeyedProcessFunction, OutputTag, ProcessFunction
 from tidegate.api.keyed import KeyedStream
 from tidegate.api.keys import HasKey, make_key_selector, with_type_after_it
 from tidegate.api.operator_options import OperatorOptions
-from tidegate.api.watermarks import WatermarkStrategy
 from tidegate.connectors.collect_sink import CollectSink
 from tidegate.connectors.contract import Sink
 from tidegate.connectors.file_sink import FileSink
 from tidegate.connectors.print_sink import PrintSink
 from tidegate.errors import ConfigurationError, GraphError, TypeDeclarationError
+from tidegate.functions.class_form import FilterFunction, FlatMapFunction, MapFunction
+from tidegate.functions.process import KeyedBatchFunction, KeyedProcessFunction, OutputTag, ProcessFunction
+from tidegate.functions.watermarks import WatermarkStrategy
 from tidegate.graph import specs
 from tidegate.graph.logical import MAIN_OUTPUT, Partitioning
 from tidegate.graph.partitioner import Partitioner
@@ -53,7 +53,11 @@ class DataStream(OperatorOptions, Generic[T]):
 
     @property
     def type(self) -> RecordType:
-        """The type of the stream's records."""
+        """The type of the stream's records.
+
+        >>> env.from_collection([1, 2], type=int).type.name
+        'int'
+        """
         return self._type
 
     # -- transformations --------------------------------------------------------------------------------------------
@@ -62,7 +66,11 @@ class DataStream(OperatorOptions, Generic[T]):
         self, function: Callable[[T], U] | MapFunction[T, U], output_type: Any = None, *, returns: Any = None,
         uid: str | None = None, name: str | None = None, parallelism: int | None = None,
     ) -> DataStream[U]:  # fmt: skip
-        """One record out for each record in."""
+        """One record out for each record in.
+
+        >>> list(env.from_collection([1, 2]).map(lambda n: n * 10, returns=int).execute_and_collect())
+        [10, 20]
+        """
         spec: specs.Spec
         if isinstance(function, MapFunction):
             spec, hook = specs.ProcessSpec(function), function.map
@@ -75,7 +83,11 @@ class DataStream(OperatorOptions, Generic[T]):
         self, function: Callable[[T], Iterable[U] | None] | FlatMapFunction[T, U], output_type: Any = None, *,
         returns: Any = None, uid: str | None = None, name: str | None = None, parallelism: int | None = None,
     ) -> DataStream[U]:  # fmt: skip
-        """Any number of records out: the function returns an iterable, or None."""
+        """Any number of records out: the function returns an iterable, or None.
+
+        >>> list(env.from_collection(["to be", "or not"]).flat_map(str.split, returns=str).execute_and_collect())
+        ['to', 'be', 'or', 'not']
+        """
         spec: specs.Spec
         if isinstance(function, FlatMapFunction):
             spec, hook = specs.ProcessSpec(function), function.flat_map
@@ -88,7 +100,11 @@ class DataStream(OperatorOptions, Generic[T]):
         self, function: Callable[[T], Any] | FilterFunction[T], *, uid: str | None = None, name: str | None = None,
         parallelism: int | None = None,
     ) -> DataStream[T]:  # fmt: skip
-        """Keep the records for which the function is true."""
+        """Keep the records for which the function is true.
+
+        >>> list(env.from_sequence(1, 5).filter(lambda n: n % 2 == 1).execute_and_collect())
+        [1, 3, 5]
+        """
         spec: specs.Spec
         if isinstance(function, FilterFunction):
             spec = specs.ProcessSpec(function)
@@ -100,7 +116,14 @@ class DataStream(OperatorOptions, Generic[T]):
         self, function: Callable[[pa.RecordBatch], pa.RecordBatch], output_type: Any = None, *, returns: Any = None,
         uid: str | None = None, name: str | None = None, parallelism: int | None = None,
     ) -> DataStream[Any]:  # fmt: skip
-        """A vectorised function over Arrow batches of the stream; `returns` defaults to the stream's own type."""
+        """A vectorised function over Arrow batches of the stream; `returns` defaults to the stream's own type.
+
+        >>> import pyarrow.compute as pc
+        >>> sales = env.from_collection([("tea", 3), ("rope", 9)], type=tuple[str, int])
+        >>> large = sales.map_batches(lambda batch: batch.filter(pc.greater(batch.column("f1"), 5)))
+        >>> list(large.execute_and_collect())
+        [('rope', 9)]
+        """
         self._need_typed("map_batches")
         declared = declared_type(returns, output_type)
         out = self._type if declared is None else record_type(declared)
@@ -112,7 +135,15 @@ class DataStream(OperatorOptions, Generic[T]):
         self, function: ProcessFunction[T, U], output_type: Any = None, *, returns: Any = None, uid: str | None = None,
         name: str | None = None, parallelism: int | None = None,
     ) -> DataStream[U]:  # fmt: skip
-        """A ProcessFunction: hooks and side outputs, no keyed state."""
+        """A ProcessFunction: hooks and side outputs, no keyed state.
+
+        >>> class Twice(tg.ProcessFunction):
+        ...     def process_element(self, value, ctx):
+        ...         yield value
+        ...         yield value
+        >>> list(env.from_collection(["a"]).process(Twice(), returns=str).execute_and_collect())
+        ['a', 'a']
+        """
         if isinstance(function, (KeyedProcessFunction, KeyedBatchFunction)):
             raise GraphError(f"{type(function).__name__} works on keyed streams: call key_by(...) before it")
         need_instance(function, ProcessFunction, "process")
@@ -127,7 +158,11 @@ class DataStream(OperatorOptions, Generic[T]):
         name: str | None = None,
         parallelism: int | None = None,
     ) -> DataStream[T]:
-        """Event time from here on: each record gets a timestamp, and watermarks follow. Best right behind the source."""
+        """Event time from here on: each record gets a timestamp, and watermarks follow. Best right after the source.
+
+        >>> times = tg.WatermarkStrategy.bounded_out_of_orderness("5s", timestamp=lambda click: click[1])
+        >>> clicks = env.from_collection([("ann", 1_000)]).assign_timestamps_and_watermarks(times)
+        """
         need_instance(strategy, WatermarkStrategy, "assign_timestamps_and_watermarks")
         strategy.check()
         spec = specs.AssignTimestampsSpec(strategy)
@@ -143,13 +178,22 @@ class DataStream(OperatorOptions, Generic[T]):
     def key_by(self, *key: FieldName, key_type: Any = None) -> KeyedStream[Any, T]: ...
     def key_by(self, *key: Any, key_type: Any = None) -> KeyedStream[Any, T]:
         """Partition by key: one or more column names, tuple positions, or one function. All records of a key meet in one
-        subtask, in order for each sender, and share that key's state."""
+        subtask, in order for each sender, and share that key's state.
+
+            >>> sales = env.from_collection([("tea", 3), ("rope", 9), ("tea", 4)], type=tuple[str, int])
+            >>> list(sales.key_by(0).sum(1).execute_and_collect())
+            [('tea', 3), ('rope', 9), ('tea', 7)]
+        """
         parts, declared = with_type_after_it(key, key_type)
         return KeyedStream(self, make_key_selector(self._type, parts, declared))
 
     def union(self, *others: DataStream[T]) -> DataStream[T]:
         """The records of all, in no order between them. Each stream keeps its partitioning: of
-        `a.union(b.broadcast())`, every subtask gets every record of b, and its share of a."""
+        `a.union(b.broadcast())`, every subtask gets every record of b, and its share of a.
+
+            >>> sorted(env.from_collection([1, 2]).union(env.from_collection([3])).execute_and_collect())
+            [1, 2, 3]
+        """
         for other in others:
             if not self._type.equals(other._type):
                 raise TypeDeclarationError(
@@ -160,7 +204,17 @@ class DataStream(OperatorOptions, Generic[T]):
         return DataStream(self._env, inputs, self._type)
 
     def connect(self, other: DataStream[U]) -> ConnectedStreams[T, U]:
-        """Two streams of any types, for a function with two inputs. For the broadcast pattern: `connect(rules.broadcast())`."""
+        """Two streams of any types, for a function with two inputs. For the broadcast pattern: `connect(rules.broadcast())`.
+
+        >>> class Merge(tg.CoProcessFunction):
+        ...     def process_element1(self, n, ctx):
+        ...         yield str(n)
+        ...     def process_element2(self, text, ctx):
+        ...         yield text
+        >>> merged = env.from_collection([1]).connect(env.from_collection(["a"])).process(Merge(), returns=str)
+        >>> sorted(merged.execute_and_collect())
+        ['1', 'a']
+        """
         if not isinstance(other, DataStream):
             raise GraphError(
                 "a stream without keys cannot connect to a keyed one: call key_by on both, or connect the other way"
@@ -170,36 +224,68 @@ class DataStream(OperatorOptions, Generic[T]):
     # -- partitioning -----------------------------------------------------------------------------------------------
 
     def rebalance(self) -> DataStream[T]:
-        """Spread evenly over the next operator's subtasks."""
+        """Spread evenly over the next operator's subtasks.
+
+        >>> spread = env.from_sequence(1, 4, parallelism=1).rebalance().map(str, returns=str, parallelism=2)
+        >>> sorted(spread.execute_and_collect())
+        ['1', '2', '3', '4']
+        """
         return self._partitioned(Partitioning.REBALANCE)
 
     def shuffle(self) -> DataStream[T]:
-        """Each record to a subtask of the next operator that chance picks: even also where every nth record is a heavy one."""
+        """Each record to a subtask of the next operator that chance picks: even also where every nth record is a heavy one.
+
+        >>> sorted(env.from_sequence(1, 3).shuffle().map(str, returns=str, parallelism=2).execute_and_collect())
+        ['1', '2', '3']
+        """
         return self._partitioned(Partitioning.SHUFFLE)
 
     def rescale(self) -> DataStream[T]:
-        """Spread evenly over a few: from 2 subtasks to 4, each sends to two of its own; from 4 to 2, two share a receiver."""
+        """Spread evenly over a few: from 2 subtasks to 4, each sends to two of its own; from 4 to 2, two share a receiver.
+
+        >>> spread = env.from_sequence(1, 3, parallelism=2).rescale().map(str, returns=str, parallelism=4)
+        >>> sorted(spread.execute_and_collect())
+        ['1', '2', '3']
+        """
         return self._partitioned(Partitioning.RESCALE)
 
     def forward(self) -> DataStream[T]:
         """Each record to the subtask of the same number, as it is anyway where the next operator has the same parallelism.
-        Asked for like this, another parallelism is refused, when the job starts and when it is rescaled."""
+        Asked for like this, another parallelism is refused, when the job starts and when it is rescaled.
+
+            >>> same = env.from_sequence(1, 3, parallelism=2).forward().map(str, returns=str, parallelism=2)
+            >>> sorted(same.execute_and_collect())
+            ['1', '2', '3']
+        """
         return self._partitioned(Partitioning.FORWARD, is_forced=True)
 
     def broadcast(self) -> DataStream[T]:
-        """Every subtask of the next operator gets every record."""
+        """Every subtask of the next operator gets every record.
+
+        >>> list(env.from_collection(["a"]).broadcast().map(str.upper, parallelism=2).execute_and_collect())
+        ['A', 'A']
+        """
         return self._partitioned(Partitioning.BROADCAST)
 
     def global_(self) -> DataStream[T]:
         """All records to the first subtask of the next operator: for what needs to see all of them in one place, without
-        keys. Its other subtasks get nothing, so give it `parallelism=1`."""
+        keys. Its other subtasks get nothing, so give it `parallelism=1`.
+
+            >>> sorted(env.from_sequence(1, 3).global_().map(str, returns=str, parallelism=1).execute_and_collect())
+            ['1', '2', '3']
+        """
         return self._partitioned(Partitioning.GLOBAL)
 
     def partition_custom(
         self, partitioner: Callable[[Any, int], int], key: FieldName | Callable[[T], Any] | HasKey
     ) -> DataStream[T]:
         """`partitioner(key, receivers)` gives the number of the subtask, 0 to receivers-1, for the key of each record. It must
-        always give the same for the same; records that are in flight at a rescale are asked again."""
+        always give the same for the same; records that are in flight at a rescale are asked again.
+
+            >>> halves = env.from_sequence(1, 4).partition_custom(lambda key, receivers: key % receivers, lambda n: n)
+            >>> sorted(halves.map(str, returns=str, parallelism=2).execute_and_collect())
+            ['1', '2', '3', '4']
+        """
         parts, _ = with_type_after_it((key,), None)
         selector = make_key_selector(self._type, parts, None, "partition_custom")
         return self._partitioned(Partitioning.CUSTOM, Partitioner(partitioner, selector))
@@ -218,7 +304,19 @@ class DataStream(OperatorOptions, Generic[T]):
         return all(each.partitioning is Partitioning.BROADCAST for each in self._inputs)
 
     def side_output(self, tag: OutputTag) -> DataStream[Any]:
-        """What the operator before emits with `ctx.output(tag, value)`."""
+        """What the operator before emits with `ctx.output(tag, value)`.
+
+        >>> late = tg.OutputTag("late", int)
+        >>> class Sort(tg.ProcessFunction):
+        ...     def process_element(self, n, ctx):
+        ...         if n > 9:
+        ...             ctx.output(late, n)
+        ...         else:
+        ...             yield n
+        >>> sorted_out = env.from_collection([1, 10]).process(Sort(), returns=int)
+        >>> list(sorted_out.side_output(late).execute_and_collect())
+        [10]
+        """
         if len(self._inputs) != 1:
             raise GraphError("side_output belongs to one operator; call it before union")
         uid = self._env._graph.current(self._inputs[0].operator)
@@ -236,24 +334,46 @@ class DataStream(OperatorOptions, Generic[T]):
     def sink_to(
         self, sink: Sink, *, uid: str | None = None, name: str | None = None, parallelism: int | None = None
     ) -> StreamSink:
-        """Any sink. Where checkpoints are stored it needs a `uid`: what it has prepared but not committed is found by it."""
+        """Any sink. Where checkpoints are stored it needs a `uid`: what it has prepared but not committed is found by it.
+
+        >>> end = env.from_collection([1]).sink_to(tg.PrintSink())
+        >>> client = env.execute()
+        1
+        """
         if not isinstance(sink, Sink):
             raise ConfigurationError(f"sink_to needs a tidegate.Sink, not {type(sink).__name__}")
         return StreamSink(self._env, self._add(specs.SinkSpec(sink), name or type(sink).__name__, {}, uid, parallelism))
 
     def print(self, prefix: str = "", *, uid: str | None = None) -> StreamSink:
-        """Print every record on the driver's console. At-least-once: after a failure some lines come again."""
+        """Print every record on the driver's console. At-least-once: after a failure some lines come again.
+
+        >>> end = env.from_collection(["tide"]).print("word")
+        >>> client = env.execute()
+        word> tide
+        """
         return self.sink_to(PrintSink(prefix), uid=uid or self._derived("print"), name="print")
 
     def collect(self, *, uid: str | None = None) -> StreamSink:
-        """Keep the records on the driver: `client.results(uid)` after, or while, the job runs. For tests and notebooks."""
+        """Keep the records on the driver: `client.results(uid)` after, or while, the job runs. For tests and notebooks.
+
+        >>> end = env.from_collection([1, 2]).collect(uid="all")
+        >>> env.execute().results("all")
+        [1, 2]
+        """
         return self.sink_to(CollectSink(), uid=uid or self._derived("collect"), name="collect")
 
     def write_files(
         self, path: str | PathLike[str], *, format: str, uid: str | None = None, parallelism: int | None = None,
         **options: Any,
     ) -> StreamSink:  # fmt: skip
-        """Exactly-once part files ("jsonl", "csv", "parquet", "text") that appear when their checkpoint completes."""
+        """Exactly-once part files ("jsonl", "csv", "parquet", "text") that appear when their checkpoint completes.
+
+        >>> from pathlib import Path
+        >>> end = env.from_collection(["a", "b"], type=str).write_files("/tmp/letters", format="text", uid="letters")
+        >>> client = env.execute()
+        >>> [file.read_text().split() for file in Path("/tmp/letters").glob("*.txt")]
+        [['a', 'b']]
+        """
         return self.sink_to(
             FileSink(path, format=format, **options), uid=uid, name=f"files {format}", parallelism=parallelism
         )
@@ -269,7 +389,11 @@ class DataStream(OperatorOptions, Generic[T]):
                 for row in rows: ...
 
         With `limit` a list of the first so many, after which the job is canceled if it still runs. A job without end needs
-        checkpoints for it: records come when theirs completes."""
+        checkpoints for it: records come when theirs completes.
+
+            >>> env.from_sequence(1, 100).execute_and_collect(limit=3)
+            [1, 2, 3]
+        """
         sink = self.collect()
         rows: CollectedRows[T] = CollectedRows(self._env.execute_async(job_name), sink.operator_uid)
         return rows if limit is None else rows.first(limit)
@@ -325,7 +449,11 @@ class StreamSink(OperatorOptions):
 
     @property
     def operator_uid(self) -> OperatorUid:
-        """For `client.results(uid)`."""
+        """For `client.results(uid)`.
+
+        >>> env.from_collection([1]).collect(uid="all").operator_uid
+        'all'
+        """
         return self._env._graph.current(self._operator)
 
     def _made_by(self, option: str) -> OperatorUid:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidegate.api.functions import Context, KeyedBatchFunction
 from tidegate.errors import TypeDeclarationError
+from tidegate.functions.process import Context, KeyedBatchFunction
 from tidegate.state.canonical_rows import column_type
 from tidegate.state.declarations import ValueState
 from tidegate.types import data_type

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from tidegate.api.overrides import overriding, watched_by
-from tidegate.cli.failures import format_program_error
 from tidegate.cli.run import notices, say_error
 from tidegate.cli.showing import show, show_json
 from tidegate.cli.tables import table
 from tidegate.coordinator.restore_check import Finding, Verdict, check_restore
 from tidegate.errors import TidegateError
+from tidegate.overrides import overriding, watched_by
 from tidegate.savepoints.search import load_local
+from tidegate.telling.failures import format_program_error
 
 if TYPE_CHECKING:
     from tidegate.client import JobClient

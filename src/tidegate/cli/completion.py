@@ -97,7 +97,7 @@ def setting_keys() -> list[str]:
     """What -D takes, by the names that are not older ones."""
     from tidegate.cli.options import FIXED, OPTIONS
 
-    return [option.key for option in (*OPTIONS, *FIXED)]
+    return [*(option.key.name for option in OPTIONS), *(fixed.key for fixed in FIXED)]
 
 
 def running_names() -> list[str]:

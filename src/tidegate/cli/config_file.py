@@ -13,8 +13,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegate.cli.settings import Setting
+from tidegate.cli.settings import WrittenSetting
 from tidegate.errors import ConfigurationError
+from tidegate.settings.declaring import Origin, SetBy
 
 _ENTRY = re.compile(r"""(["']?)(?P<key>[A-Za-z0-9_.-]+)\1\s*(?:(?P<colon>:)(?:\s+|$)|=\s*)(?P<value>.*)""")
 _QUOTED = re.compile(r"""(["'])(?P<value>.*?)\1\s*(?:#.*)?""")
@@ -41,7 +42,7 @@ class _Opened:
     line: int
 
 
-def read_config_file(path: str) -> list[Setting]:
+def read_config_file(path: str) -> list[WrittenSetting]:
     """:raises ConfigurationError: when the file cannot be read, or for the first bad line."""
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -50,9 +51,9 @@ def read_config_file(path: str) -> list[Setting]:
     return parse_config(text, Path(path).name)
 
 
-def parse_config(text: str, name: str) -> list[Setting]:
+def parse_config(text: str, name: str) -> list[WrittenSetting]:
     """The settings in order. :raises ConfigurationError: naming file and line."""
-    settings: dict[str, Setting] = {}
+    settings: dict[str, WrittenSetting] = {}
     mappings = [_Mapping(0, "")]
     opened: _Opened | None = None
     for number, raw in enumerate(text.splitlines(), start=1):
@@ -71,13 +72,13 @@ def parse_config(text: str, name: str) -> list[Setting]:
             raise ConfigurationError(f"{where}: the indentation does not fit the lines before it")
         entry = _ENTRY.fullmatch(line)
         if entry is None:
-            raise ConfigurationError(f'{where}: {line!r} is no setting. Write "key: value" or "key=value".')
+            raise ConfigurationError(f'{where}: {line!r} is not a setting. Write "key: value" or "key=value".')
         key, value = mappings[-1].prefix + entry["key"], _value_of(entry["value"], where)
         opened = _Opened(indent, key, number) if entry["colon"] and value is None else None
         if opened is None:
             if key in settings:
-                raise ConfigurationError(f"{where}: {key} is set twice (see {settings[key].origin})")
-            settings[key] = Setting(key, value or "", where)
+                raise ConfigurationError(f"{where}: {key} is set twice (see {settings[key].origin.where})")
+            settings[key] = WrittenSetting(key, value or "", Origin(SetBy.FILE, where))
     if opened is not None:
         raise _without_value(opened, name)
     return list(settings.values())
@@ -91,7 +92,7 @@ def _indent_of(raw: str, where: str) -> int:
 
 
 def _value_of(text: str, where: str) -> str | None:
-    """None where there is none. A comment begins at a # behind a space."""
+    """None where there is none. A comment begins at a # after a space."""
     quoted = _QUOTED.fullmatch(text)
     if quoted is not None:
         return quoted["value"]

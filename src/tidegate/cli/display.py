@@ -26,12 +26,12 @@ from rich.segment import Segment
 from rich.text import Text
 
 from tidegate.cli.screen import JobScreen
-from tidegate.cli.wording import counted, how_long_whole
 from tidegate.client import JobClient
 from tidegate.config import JobConfig
 from tidegate.console import printing_through
 from tidegate.coordinator.observing import AttemptStarted, JobEvent
 from tidegate.graph.plan import JobPlan
+from tidegate.telling.wording import counted, how_long_whole
 
 log = logging.getLogger("tidegate.cli")
 
@@ -40,7 +40,7 @@ MAX_PENDING = 4 << 20  #: characters
 
 
 class LiveDisplay:
-    """Implements api.overrides.Onlooker and console.Console."""
+    """Implements overrides.Onlooker and console.Console."""
 
     def __init__(self, terminal: Console, clock: Callable[[], float] = time.time) -> None:
         self._terminal = terminal
@@ -123,7 +123,7 @@ class LiveDisplay:
                 self._draw()
             self._draw()
         except Exception:
-            log.exception("the display failed; the job goes on without it")
+            log.exception("the display failed; the job continues without it")
         finally:
             try:
                 self._end_live(self._screens)

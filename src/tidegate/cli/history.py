@@ -19,12 +19,12 @@ from rich.text import Text
 from tidegate.cli import tables
 from tidegate.cli.jobs import EXIT_DONE, EXIT_NOT_FOUND, EXIT_USAGE
 from tidegate.cli.showing import columns, show
-from tidegate.cli.wording import counted, how_big, how_long_whole
 from tidegate.errors import CheckpointDamaged, ConfigurationError, StorageError
 from tidegate.storage.anywhere import reaching_anywhere
 from tidegate.storage.log import JobLog, LogKind, LogRecord
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import ObjectStore, StorageNotFound, open_store
+from tidegate.telling.wording import counted, how_big, how_long_whole
 
 MAX_RECORDS = 500  #: of a job's log that are read, the newest
 _STATES = {LogKind.FINISHED: "FINISHED", LogKind.CANCELED: "CANCELED", LogKind.FAILED: "FAILED"}

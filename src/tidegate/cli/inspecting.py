@@ -13,11 +13,11 @@ from rich.text import Text
 from tidegate.cli.run import say_error
 from tidegate.cli.showing import show, show_json
 from tidegate.cli.tables import table
-from tidegate.cli.wording import counted, how_big
 from tidegate.errors import ConfigurationError, TidegateError
 from tidegate.savepoints.reading import Savepoint, StateSummary, StateTable
 from tidegate.savepoints.search import load_local
 from tidegate.storage.metadata import IN_FLIGHT
+from tidegate.telling.wording import counted, how_big
 
 EXIT_DONE, EXIT_NOTHING, EXIT_WRONG = 0, 1, 2
 

@@ -32,15 +32,29 @@ def add_job_commands(commands: argparse._SubParsersAction[argparse.ArgumentParse
         command.add_argument("--format", choices=("canonical", "native"), default="canonical", help="(canonical)")
         if name == "stop":
             command.add_argument(
-                "--drain", action="store_true", help="end the stream before: timers fire; for a job that will not go on"
+                "--drain",
+                action="store_true",
+                help="end the stream before: timers fire; for a job that will not continue",
             )
     _add(commands, "cancel", "cancel", "end it without a savepoint; checkpoints stay")
     rescale = _add(commands, "rescale", "rescale", "run it at another parallelism")
     rescale.add_argument("-p", "--parallelism", type=_positive, metavar="N", required=True)
     logs = _add(commands, "logs", "logs", "what the job and its functions have logged")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on until interrupted, or the job's driver ends")
+    logs.add_argument(
+        "-f", "--follow", action="store_true", help="continue until interrupted, or the job's driver ends"
+    )
     logs.add_argument("--last", type=_positive, metavar="N", default=100, help="how many lines (100)")
     logs.add_argument("--level", type=str.upper, choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO")
+    profile = _add(
+        commands,
+        "profile",
+        "profile",
+        "which lines of your functions take the time, by sampling",
+        "tidegate.cli.profiling",
+    )
+    profile.add_argument("--operator", metavar="UID", help="one operator by its uid or name; default: all")
+    profile.add_argument("--seconds", type=_up_to_two_minutes, metavar="N", default=20, help="for how long (20)")
+    profile.add_argument("--folded", metavar="FILE", help="also write folded stacks there, for flame graph tools")
 
 
 def _add(
@@ -48,6 +62,7 @@ def _add(
     name: str,
     function: str,
     what: str,
+    module: str = _JOBS,
     has_job: bool = True,
 ) -> argparse.ArgumentParser:
     command = commands.add_parser(
@@ -64,13 +79,19 @@ def _add(
     )
     command.add_argument("--token", metavar="TOKEN", help="of that driver; better is the variable TIDEGATE_REST_TOKEN")
     command.add_argument("--json", action="store_true", help="one JSON value instead of a table")
-    command.set_defaults(run=lambda options: getattr(import_module(_JOBS), function)(options))
+    command.set_defaults(run=lambda options: getattr(import_module(module), function)(options))
     return command
 
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 10**12:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
+def _up_to_two_minutes(text: str) -> int:
+    if _positive(text) > 120:
+        raise argparse.ArgumentTypeError(f"{text} s are too many: the driver keeps the samples of 120 s")
     return int(text)
 
 

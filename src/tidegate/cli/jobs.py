@@ -50,7 +50,7 @@ def _escaped(text: str) -> str:
     return text.replace("[", r"\[")
 
 
-def _show(options: argparse.Namespace, value: Any, shown: Callable[[int], RenderableType]) -> None:
+def print_answer(options: argparse.Namespace, value: Any, shown: Callable[[int], RenderableType]) -> None:
     """`shown` is told how many columns there are."""
     if options.json:
         print(json.dumps(value, ensure_ascii=False))
@@ -59,7 +59,7 @@ def _show(options: argparse.Namespace, value: Any, shown: Callable[[int], Render
 
 
 @contextmanager
-def _busy(options: argparse.Namespace, what: str) -> Iterator[None]:
+def busy(options: argparse.Namespace, what: str) -> Iterator[None]:
     """A spinner on a terminal, nothing elsewhere."""
     console = Console(stderr=True, highlight=False)
     if options.json or not console.is_terminal:
@@ -69,7 +69,7 @@ def _busy(options: argparse.Namespace, what: str) -> Iterator[None]:
             yield
 
 
-def _job(options: argparse.Namespace) -> RemoteJob:
+def chosen_job(options: argparse.Namespace) -> RemoteJob:
     return find_job(options.job, options.address, options.token)
 
 
@@ -89,13 +89,13 @@ def list_jobs(options: argparse.Namespace) -> int:
         elif not options.json:
             _say(f"{job.name}: its driver at {job.server.url} does not answer")
     nothing = "no job is running" + (f" at {options.address}" if options.address else " on this machine")
-    _show(options, found, lambda _: tables.job_list(found) if found else nothing)
+    print_answer(options, found, lambda _: tables.job_list(found) if found else nothing)
     return EXIT_DONE
 
 
 @guarded
 def status(options: argparse.Namespace) -> int:
-    job = _job(options)
+    job = chosen_job(options)
     details, operators = job.ask(), job.ask("/operators")["operators"]
     checkpoints = job.ask("/checkpoints")
     counters = job.ask("/accumulators")["user-task-accumulators"]
@@ -106,27 +106,27 @@ def status(options: argparse.Namespace) -> int:
         "counters": {entry["name"]: int(entry["value"]) for entry in counters},
         "failures": job.ask("/exceptions")["exceptionHistory"]["entries"],
     }
-    _show(options, value, lambda width: tables.status(details, operators, checkpoints, width))
+    print_answer(options, value, lambda width: tables.status(details, operators, checkpoints, width))
     return EXIT_DONE
 
 
 @guarded
 def checkpoints(options: argparse.Namespace) -> int:
-    job = _job(options)
+    job = chosen_job(options)
     if options.id is not None:
         details = job.ask(f"/checkpoints/details/{options.id}")
         explained = job.ask(f"/checkpoints/details/{options.id}/explain")
-        _show(options, details | {"explain": explained}, lambda _: tables.checkpoint_details(details, explained))
+        print_answer(options, details | {"explain": explained}, lambda _: tables.checkpoint_details(details, explained))
         return EXIT_DONE
     answer = job.ask("/checkpoints")
     history = answer["history"][: options.last]
-    _show(options, answer | {"history": history}, lambda width: tables.checkpoint_table(history, width))
+    print_answer(options, answer | {"history": history}, lambda width: tables.checkpoint_table(history, width))
     return EXIT_DONE
 
 
 @guarded
 def logs(options: argparse.Namespace) -> int:
-    job = _job(options)
+    job = chosen_job(options)
     answer = job.ask(f"/logs?level={options.level}")
     _print_lines(options, answer["lines"][-options.last :])
     while options.follow:
@@ -153,40 +153,40 @@ def _print_lines(options: argparse.Namespace, lines: list[dict[str, Any]]) -> No
 
 @guarded
 def take_checkpoint(options: argparse.Namespace) -> int:
-    job = _job(options)
-    with _busy(options, f"checkpoint of {job.name} ..."):
+    job = chosen_job(options)
+    with busy(options, f"checkpoint of {job.name} ..."):
         done = job.operate("POST", "/checkpoints", "/checkpoints", {"checkpointType": "CONFIGURED"})
-    _show(options, done, lambda _: f"checkpoint {done['checkpointId']} is complete")
+    print_answer(options, done, lambda _: f"checkpoint {done['checkpointId']} is complete")
     return EXIT_DONE
 
 
 @guarded
 def savepoint(options: argparse.Namespace) -> int:
-    job = _job(options)
+    job = chosen_job(options)
     body = {"target-directory": options.to, "cancel-job": False, "formatType": options.format.upper()}
-    with _busy(options, f"savepoint of {job.name} ..."):
+    with busy(options, f"savepoint of {job.name} ..."):
         done = job.operate("POST", "/savepoints", "/savepoints", body)
-    _show(options, done, lambda _: f"savepoint: {done['location']}")
+    print_answer(options, done, lambda _: f"savepoint: {done['location']}")
     return EXIT_DONE
 
 
 @guarded
 def stop(options: argparse.Namespace) -> int:
-    job = _job(options)
+    job = chosen_job(options)
     body = {"targetDirectory": options.to, "drain": options.drain, "formatType": options.format.upper()}
-    with _busy(options, f"{'draining' if options.drain else 'stopping'} {job.name} ..."):
+    with busy(options, f"{'draining' if options.drain else 'stopping'} {job.name} ..."):
         done = job.operate("POST", "/stop", "/savepoints", body)
-    _show(options, done, lambda _: f"{job.name} has stopped; savepoint: {done['location']}")
+    print_answer(options, done, lambda _: f"{job.name} has stopped; savepoint: {done['location']}")
     return EXIT_DONE
 
 
 @guarded
 def cancel(options: argparse.Namespace) -> int:
-    job = _job(options)
+    job = chosen_job(options)
     job.ask("?mode=cancel", "PATCH", {})
-    with _busy(options, f"canceling {job.name} ..."):
+    with busy(options, f"canceling {job.name} ..."):
         _await_end(job)
-    _show(options, {"jid": job.id, "name": job.name, "canceled": True}, lambda _: f"{job.name} is canceled")
+    print_answer(options, {"jid": job.id, "name": job.name, "canceled": True}, lambda _: f"{job.name} is canceled")
     return EXIT_DONE
 
 
@@ -203,9 +203,9 @@ def _await_end(job: RemoteJob) -> None:
 
 @guarded
 def rescale(options: argparse.Namespace) -> int:
-    job = _job(options)
-    with _busy(options, f"rescaling {job.name} ..."):
+    job = chosen_job(options)
+    with busy(options, f"rescaling {job.name} ..."):
         done = job.operate("PATCH", f"/rescaling?parallelism={options.parallelism}", "/rescaling", {})
     gap = f"; the gap was {done['gap-ms'] / 1000:.1f} s" if "gap-ms" in done else ""
-    _show(options, done, lambda _: f"{job.name} runs with parallelism {options.parallelism}{gap}")
+    print_answer(options, done, lambda _: f"{job.name} runs with parallelism {options.parallelism}{gap}")
     return EXIT_DONE

@@ -26,7 +26,7 @@ from tidegate.graph.plan import JobPlan
 
 @dataclass(slots=True)
 class JsonDisplay:
-    """Implements api.overrides.Onlooker."""
+    """Implements overrides.Onlooker."""
 
     write: Callable[[str], object]
     clock: Callable[[], float] = time.time

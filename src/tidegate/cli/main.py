@@ -7,12 +7,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from tidegate import __version__
 from tidegate.cli.completion import add_completion, print_candidates
 from tidegate.cli.job_parsers import add_history, add_job_commands
 from tidegate.cli.pipes import until_nobody_reads
 from tidegate.cli.savepoints import add_savepoint_commands
 from tidegate.cli.sinks import add_sinks, sinks
+from tidegate.version import __version__
 
 ON_TERM = ("checkpoint", "savepoint", "cancel")
 _DESCRIPTION = "Stateful stream jobs in Python on Spark, with Flink's checkpoint barriers."
@@ -165,25 +165,22 @@ def _split_at_program(given: list[str]) -> tuple[list[str], list[str]]:
 def _run(options: argparse.Namespace, program_arguments: list[str]) -> int:
     # PySpark and pyarrow are imported below this line: --help and mistakes in the options must not wait for them.
     from tidegate.cli.config_file import read_config_file
-    from tidegate.cli.exit_codes import EXIT_CONFIGURATION
     from tidegate.cli.run import RunRequest, run, say_error
-    from tidegate.cli.settings import Setting, overrides_of, setting_of
+    from tidegate.cli.settings import WrittenSetting, by_option, overrides_of, setting_of
+    from tidegate.config import SETTINGS
     from tidegate.errors import ConfigurationError
+    from tidegate.telling.exit_codes import EXIT_CONFIGURATION
 
-    named = {
-        "--master": ("tidegate.master", options.master),
-        "--py-files": ("python.files", options.py_files),
-        "--archives": ("python.archives", options.archives),
-        "--python": ("python.executable", options.python),
-        "--parallelism": ("parallelism.default", options.parallelism),
-        "--resume": ("execution.state-recovery.path", _from_here(options.resume)),
-        "--on-term": ("tidegate.on-term", options.on_term),
-    }
+    options.resume = _from_here(options.resume)
+    named = [
+        WrittenSetting(setting.key, value, by_option(setting.option))
+        for setting in SETTINGS.values()
+        if setting.option and (value := getattr(options, setting.option[2:].replace("-", "_"))) is not None
+    ]
     try:
         settings = [] if options.config is None else read_config_file(options.config)
         settings += [setting_of(text) for text in options.settings]
-        settings += [Setting(key, value, origin) for origin, (key, value) in named.items() if value is not None]
-        overrides = overrides_of(settings)
+        overrides = overrides_of(settings + named)
     except ConfigurationError as error:
         say_error(str(error))
         return EXIT_CONFIGURATION

@@ -22,13 +22,9 @@ from rich.console import Console
 from rich.text import Text
 
 from tidegate.api.built_jobs import take_never_executed
-from tidegate.api.overrides import Onlooker, overriding, watched_by
 from tidegate.cli.display import LiveDisplay
-from tidegate.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, exit_code_of
-from tidegate.cli.failures import describe_error, format_program_error
 from tidegate.cli.json_lines import JsonDisplay
 from tidegate.cli.pipes import output_is_closed
-from tidegate.cli.plain import PlainDisplay
 from tidegate.cli.settings import ConfigOverrides
 from tidegate.client import JobClient
 from tidegate.config import JobConfig
@@ -36,7 +32,11 @@ from tidegate.console import show_err
 from tidegate.errors import JobFolderInUse, Superseded, TidegateError
 from tidegate.graph.plan import JobPlan
 from tidegate.other_driver import where_it_goes_on
+from tidegate.overrides import Onlooker, overriding, watched_by
 from tidegate.python_paths import path_entry, prepend_for_children
+from tidegate.telling.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, exit_code_of
+from tidegate.telling.failures import describe_error, format_program_error
+from tidegate.telling.plain import PlainDisplay
 from tidegate.terminating import TermHandler, say_on_stderr
 
 
@@ -104,7 +104,8 @@ def say_error(text: str) -> None:
 
 def prepare_process(script: str, request: RunRequest) -> None:
     """As Python itself would start the program; and what executors on this machine need to find its modules."""
-    folders = [os.path.dirname(script), *map(path_entry, request.overrides.fields.get("python_files", ()))]
+    files = request.overrides.values.get("python_files")
+    folders = [os.path.dirname(script), *map(path_entry, files.value if files is not None else ())]
     sys.argv = [request.script, *request.arguments]
     sys.path[:0] = folders
     prepend_for_children(folders)

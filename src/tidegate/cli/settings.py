@@ -7,65 +7,66 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from tidegate.cli.options import FIXED, FLINK_PROCESSES, OPTIONS, UNSUPPORTED, UNSUPPORTED_FAMILIES, FixedOption, Option
-from tidegate.config import JobConfig, RestartSettings
+from tidegate.config import JobConfig
 from tidegate.errors import ConfigurationError
+from tidegate.settings.choices import RestartKind
+from tidegate.settings.declaring import Origin, SetBy, Told
 
 SPARK_PREFIX = "spark."  #: handed to Spark as they are
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class WrittenSetting:
     """One `key = value`, as it was written."""
 
     key: str
     value: str
-    origin: str  #: "-D", "--parallelism" or "flink.yaml, line 3"
+    origin: Origin
 
     @property
     def where(self) -> str:
-        return f"{self.key} ({self.origin})"
+        return f"{self.key} ({self.origin.where})"
 
 
-def setting_of(argument: str) -> Setting:
+def setting_of(argument: str) -> WrittenSetting:
     """What follows -D. :raises ConfigurationError: without an equals sign."""
     key, equals, value = argument.partition("=")
     if not equals or not key.strip():
         raise ConfigurationError(f"-D {argument}: write -D key=value, like -D execution.checkpointing.interval=10s")
-    return Setting(key.strip(), value.strip(), "-D")
+    return WrittenSetting(key.strip(), value.strip(), by_option("-D"))
+
+
+def by_option(name: str) -> Origin:
+    return Origin(SetBy.COMMAND_LINE, name)
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigOverrides:
-    """Implements api.overrides.Overrides: what was set, over what the program says."""
+    """Implements overrides.Overrides: what was set, over what the program says."""
 
-    fields: dict[str, Any] = field(default_factory=dict)  #: of JobConfig
-    restart: dict[str, Any] = field(default_factory=dict)  #: of RestartSettings
-    strategies: dict[str, Setting] = field(default_factory=dict)  #: for which strategies something was set, and what
+    values: dict[str, Told] = field(default_factory=dict)  #: by the settings' names
+    strategies: dict[str, WrittenSetting] = field(
+        default_factory=dict
+    )  #: restart strategies, and what was set for each
     spark: dict[str, str] = field(default_factory=dict)  #: Spark's own settings
 
     def __call__(self, config: JobConfig) -> JobConfig:
         """:raises ConfigurationError: for a setting of a restart strategy that the job does not use."""
-        return replace(config, **self.fields, restart=self._restart_over(config))
-
-    def _restart_over(self, config: JobConfig) -> RestartSettings:
-        base = config.restart
-        kind = self.restart.get("kind", base.kind)
+        result = config.told(self.values)
+        used = result.restart.kind or RestartKind.EXPONENTIAL_DELAY
         for strategy, setting in self.strategies.items():
-            if strategy != (kind or "exponential-delay"):
+            if strategy != used:
                 raise ConfigurationError(
-                    f"{setting.where} is a setting of another restart strategy than the job's, which is "
-                    f"{kind or 'exponential-delay'}: set restart-strategy.type={strategy} too, or leave it out"
+                    f"{setting.where} is a setting of another restart strategy than the job's, which is {used}: set "
+                    f"restart-strategy.type={strategy} too, or leave it out"
                 )
-        if kind != base.kind and "kind" in self.restart:
-            base = RestartSettings()  # the numbers of another strategy mean nothing to this one
-        return replace(base, **self.restart)
+        return result
 
 
-def overrides_of(settings: Iterable[Setting]) -> ConfigOverrides:
+def overrides_of(settings: Iterable[WrittenSetting]) -> ConfigOverrides:
     """:raises ConfigurationError: for the first setting that is unknown, unsupported or unreadable."""
     result = ConfigOverrides()
     for setting in settings:
@@ -73,12 +74,11 @@ def overrides_of(settings: Iterable[Setting]) -> ConfigOverrides:
             result.spark[setting.key] = setting.value
             continue
         match _BY_KEY.get(setting.key):
-            case Option() as option:
-                value = option.read(setting.value, setting.where)
-                part, _, name = option.field.rpartition(".")
-                (result.restart if part else result.fields)[name] = value
-                if option.strategy:
-                    result.strategies[option.strategy] = setting
+            case Option(key, declared):
+                value = declared.kind.from_text(setting.value, setting.where)
+                result.values[declared.name] = Told(value, setting.origin)
+                if key.strategy:
+                    result.strategies[key.strategy] = setting
             case FixedOption() as fixed:
                 if setting.value.strip().lower() != fixed.only.lower():
                     raise ConfigurationError(
@@ -89,7 +89,7 @@ def overrides_of(settings: Iterable[Setting]) -> ConfigOverrides:
     return result
 
 
-def _refusal(setting: Setting) -> str:
+def _refusal(setting: WrittenSetting) -> str:
     key = setting.key
     if key in UNSUPPORTED or key.startswith(UNSUPPORTED_FAMILIES):
         return f"{setting.where} is a key of Flink's that Tidegate does not support yet"
@@ -105,5 +105,6 @@ def _refusal(setting: Setting) -> str:
 
 
 _BY_KEY: dict[str, Option | FixedOption] = {
-    name: entry for entry in (*OPTIONS, *FIXED) for name in (entry.key, *entry.aliases)
+    **{name: option for option in OPTIONS for name in (option.key.name, *option.key.aliases)},
+    **{name: fixed for fixed in FIXED for name in (fixed.key, *fixed.aliases)},
 }

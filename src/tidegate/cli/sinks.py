@@ -56,9 +56,9 @@ def add_sinks(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 def sinks(options: argparse.Namespace) -> int:
     """Gives the exit code."""
-    from tidegate.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED
     from tidegate.cli.run import say_error
     from tidegate.errors import ConfigurationError, TidegateError
+    from tidegate.telling.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED
 
     try:
         return _in_doubt(options)

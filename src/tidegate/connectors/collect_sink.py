@@ -171,7 +171,7 @@ class CollectedResults:
     def accept(self, uid: str, subtask: int, topic: str, payload: bytes) -> bool:
         """Whether the message is new. `subtask` is who sent it, which after a rescale need not be who wrote it.
 
-        :raises ProtocolViolation: when it is no message of a collect() sink.
+        :raises ProtocolViolation: when it is not a message of a collect() sink.
         """
         if topic != TOPIC or len(payload) < _HEADER.size:
             raise ProtocolViolation(

@@ -4,7 +4,7 @@ Where it runs: the list is made on the driver and shipped with the source, so it
 inputs.
 
 A split is a contiguous range of the list. Their number depends on the list alone, never on the parallelism: a job that
-is restored at another parallelism must find the same ids with the same ranges behind them. 16 keeps up to 16 readers
+is restored at another parallelism must find the same ids with the same ranges. 16 keeps up to 16 readers
 busy and costs nothing where there are fewer. The id holds the length of the list, so that a checkpoint is never
 continued with a list of another length, and sorts as the ranges do: one reader gives the whole list in order.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Union
 
@@ -39,7 +39,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class ReaderContext:
-    """What a reader may ask of its surroundings."""
+    """What a reader may ask while it runs."""
 
     subtask: int
     parallelism: int
@@ -128,6 +128,11 @@ class SourceReader(ABC):
     def notify_complete(self, checkpoint: CheckpointId, /) -> None:
         """The checkpoint is complete. For monitoring outside only (a consumer group's offsets)."""
 
+    def metrics(self) -> Mapping[str, float]:
+        """Numbers to show of the reader, like `pendingRecords`. Called about once a second by another thread, while `poll` may
+        be under way: return what is at hand, and ask nobody."""
+        return {}
+
     def close(self) -> None:
         """Let go of files and connections. May be called after a failure."""
 
@@ -143,7 +148,7 @@ class CommitOutcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class WriterContext:
-    """What a writer may ask of its surroundings. `attempt` makes names that no older worker uses."""
+    """What a writer may ask while it runs. `attempt` makes names that no older worker uses."""
 
     job: str
     uid: str
@@ -217,10 +222,10 @@ class Sink(ABC):
     commits_on_driver: ClassVar[bool] = False  #: `commit_on_driver` is to be called
 
     def commit_on_driver(self, prepared: list[tuple[CheckpointId, bytes]], restored: bool) -> None:
-        """Driver, when a checkpoint stands in the log: publish all of its committables in one step.
+        """Driver, when a checkpoint is in the log: publish all of its committables in one step.
 
         For an outside that has one log for all subtasks, like a table. `prepared`: each with the checkpoint that prepared
-        it, oldest first; what an earlier call has published may come again. Called right behind the log record, and before
+        it, oldest first; what an earlier call has published may come again. Called right after the log record, and before
         each attempt with what that one starts from (`restored`: it may be a savepoint from long ago). The committers of the
         subtasks then only look whether it is done. An exception: it is tried a few times, then the attempt fails, and the
         next one begins with it; CommitLost ends the job.

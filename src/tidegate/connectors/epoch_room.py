@@ -9,14 +9,14 @@ from __future__ import annotations
 from tidegate.errors import ConfigurationError, ConnectorError
 
 EPOCH_BYTES = 64 << 20
-MOST_EPOCH_BYTES = 128 << 20
+MAX_EPOCH_BYTES = 128 << 20
 
 
 def checked_epoch_bytes(given: int) -> int:
     """:raises ConfigurationError: when the setting max_epoch_bytes makes no sense."""
-    if not 0 < given <= MOST_EPOCH_BYTES:
+    if not 0 < given <= MAX_EPOCH_BYTES:
         raise ConfigurationError(
-            f"max_epoch_bytes is between 1 and {MOST_EPOCH_BYTES}; got {given}. For more, checkpoint more often or give the "
+            f"max_epoch_bytes is between 1 and {MAX_EPOCH_BYTES}; got {given}. For more, checkpoint more often or give the "
             "sink a higher parallelism."
         )
     return given

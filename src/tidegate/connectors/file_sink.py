@@ -17,7 +17,7 @@ The committer, for each committable, with nothing but its bytes:
   5. remove the staged name
 
 Crash after 1 or 2: nobody knows the staged file; `sweep_staging` removes it. After 3 or 4: both names are one file, so
-the next try goes on at 4. After 5: the staged name is gone, and size and checksum of the final file are the evidence.
+the next try continues at 4. After 5: the staged name is gone, and size and checksum of the final file are the evidence.
 Stores have no links: stored_files.py says what takes the place of 3 to 5 there.
 """
 
@@ -36,16 +36,11 @@ import xxhash
 
 from tidegate.batch import Batch
 from tidegate.connectors.contract import CommitOutcome, Committer, Sink, SinkWriter, WriterContext
-from tidegate.connectors.file_encoders import (
-    ENCODERS,
-    EXTENSIONS,
-    StagedFile,
-    check_writable,
-    file_checksum,
-)
+from tidegate.connectors.formats.known import format_named
 from tidegate.connectors.local_paths import local_path, make_folder, sync_folder
 from tidegate.connectors.part_writer import PartWriter, StagedPart
 from tidegate.connectors.partition_names import local_check, store_check
+from tidegate.connectors.staged_file import StagedFile, file_checksum
 from tidegate.connectors.stored_files import SpooledParts, publish
 from tidegate.durations import Duration, seconds
 from tidegate.errors import ConfigurationError
@@ -66,7 +61,7 @@ class FileSink(Sink):
 
     :param path: a folder (a bare path or a file:// URI; made when it is not there), or one in a store that checkpoints can
         use: s3://bucket/folder, gs://, az://. Each sink needs its own.
-    :param format: "jsonl", "csv", "parquet" or "text"; see file_encoders.py for how values are written.
+    :param format: "jsonl", "csv", "parquet" or "text"; see connectors/formats/ for how values are written.
     :param max_bytes: a part that has grown to this is closed and the next begun; every checkpoint closes one too. A
         part can be larger by one batch. For Parquet the bytes are counted before compression.
     :param max_age: a part that is older is closed when the next record comes ("5min"); for long checkpoint intervals.
@@ -84,8 +79,7 @@ class FileSink(Sink):
         max_age: Duration | None = None,
         partition_by: str | Sequence[str] = (),
     ) -> None:
-        if format not in ENCODERS:
-            raise ConfigurationError(f"There is no file format {format!r}; there are {', '.join(ENCODERS)}.")
+        format_named(format)  # refuses one that is not there
         if max_bytes < 1:
             raise ConfigurationError(f"max_bytes must be at least 1; got {max_bytes}.")
         self.store = store_behind(path)
@@ -139,12 +133,12 @@ def staged_name(committable: bytes) -> str:
 
 class _FileWriter(SinkWriter):
     def __init__(self, sink: FileSink, context: WriterContext) -> None:
-        check_writable(sink.format, context.record_type)
+        format_named(sink.format).check_writable(context.record_type)
         self._store = sink.store
         self._spool = None if sink.store is None else SpooledParts(sink.store)
         self._folder = sink.path
         self._staging = os.path.join(sink.path, STAGING)
-        self._extension = EXTENSIONS[sink.format]
+        self._extension = format_named(sink.format).extension
         self._subtask = context.subtask
         self._prefix = f"{_owner(context.job, context.uid)}{context.attempt}-{context.subtask}"
         self._sequence = 0  #: of staged files of this writer
@@ -330,7 +324,7 @@ def _link(staged: str, final: str) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        # No hard links here. A look before a rename is no guard against a writer in between, but nobody else gives out
+        # No hard links here. A look before a rename does not guard against a writer in between, but nobody else gives out
         # this name: one attempt commits a checkpoint, and a second try of it finds no staged file to rename.
         if os.path.lexists(final):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), final) from error
@@ -354,7 +348,7 @@ def sweep_staging(
     """Remove what attempts earlier than `before` have staged for one sink and nobody will commit; returns the names. Driver.
 
     With the `staged_name` of every committable of the checkpoint that `before` starts from. Files of other jobs and sinks
-    stay, and files of later attempts: a driver that was stopped and wakes up behind a newer one comes by here.
+    stay, and files of later attempts: a driver that was stopped and wakes up after a newer one comes by here.
     """
     staging = os.path.join(local_path(path), STAGING)
     removed = []

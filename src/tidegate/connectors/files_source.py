@@ -22,7 +22,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidegate.connectors.contract import JsonValue, ReaderContext, Source, SourceReader, Split
-from tidegate.connectors.file_formats import CURSORS, FileCursor, ReadSettings, check_readable, open_parquet
+from tidegate.connectors.formats.contract import FileCursor, ReadSettings
+from tidegate.connectors.formats.known import format_named
+from tidegate.connectors.formats.parquet import open_parquet
 from tidegate.connectors.local_paths import expand, local_path
 from tidegate.connectors.row_reader import OneByOneReader, Records, SplitCursor
 from tidegate.errors import ConfigurationError, ConnectorError
@@ -53,8 +55,7 @@ class Files(Source):
         encoding: str = "utf-8",
         delimiter: str = ",",
     ) -> None:
-        if format not in CURSORS:
-            raise ConfigurationError(f"There is no file format {format!r}; there are {', '.join(CURSORS)}.")
+        known = format_named(format)
         if batch_rows < 1:
             raise ConfigurationError(f"batch_rows must be at least 1; got {batch_rows}.")
         if format == "text" and type not in (None, str):
@@ -70,7 +71,7 @@ class Files(Source):
             type = self._schema_of_first_file()
         self.record_type = type
         self.settings = ReadSettings(type, batch_rows, encoding, delimiter)
-        check_readable(format, self.settings)
+        known.check_readable(self.settings)
 
     def discover_splits(self, parallelism: int) -> list[Split]:
         return [Split(path) for path in self._files()]
@@ -91,7 +92,7 @@ class Files(Source):
             return first.schema_arrow.remove_metadata()
 
     def _open(self, split: Split) -> SplitCursor:
-        return _PinnedFile(split, CURSORS[self.format], self.settings)
+        return _PinnedFile(split, format_named(self.format).cursor, self.settings)
 
 
 class _PinnedFile(SplitCursor):

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from tidegate.batch import Batch
 from tidegate.connectors.contract import Sink, SinkWriter, WriterContext
-from tidegate.connectors.file_encoders import json_encoder
+from tidegate.connectors.json_records import json_encoder
 from tidegate.errors import ConfigurationError, ConnectorError
 
 TRIES = 5

@@ -1,4 +1,4 @@
-"""Records from JSON: which Python type msgspec reads a declared type as. Driver and executor; for files and for Kafka."""
+"""Records as JSON and from it: which Python type msgspec reads a declared type as. Driver and executor."""
 
 from __future__ import annotations
 
@@ -8,13 +8,29 @@ from decimal import Decimal
 from typing import Any, NotRequired, Optional
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from typing_extensions import TypedDict
 
-from tidegate.errors import ConfigurationError
+from tidegate.errors import ConfigurationError, TypeDeclarationError
 from tidegate.types import DataType, record_type
 from tidegate.types.containers import DataclassType, DictType, ListType, OptionalType, TupleType
 from tidegate.types.scalars import is_bytes, is_text
+
+
+def _plain(value: Any) -> Any:
+    """What msgspec does not know by itself."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise TypeDeclarationError(
+        f"A value of type {type(value).__qualname__} cannot be written as JSON. Map the records to dataclasses, dicts, "
+        "tuples or scalars before the sink."
+    )
+
+
+json_encoder = msgspec.json.Encoder(enc_hook=_plain)
 
 
 def json_decoder(declared: Any) -> msgspec.json.Decoder[Any]:

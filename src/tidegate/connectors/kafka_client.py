@@ -124,7 +124,7 @@ def _refuse_reserved(options: Mapping[str, Any]) -> None:
 
 
 class Trouble:
-    """What a client reports in the background: the reason behind a time-out. Thread-safe enough: one reference is set."""
+    """What a client reports in the background: the reason for a time-out. Thread-safe enough: one reference is set."""
 
     def __init__(self, connection: KafkaConnection, what: str) -> None:
         self._connection = connection

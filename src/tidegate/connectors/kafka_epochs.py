@@ -12,7 +12,7 @@ attempt of it has a marker:
     3. marker >= n: done already. Else begin, records, marker n, commit
 
 Commits of one attempt's epochs are in the order of their checkpoints, so its marker n stands for everything up to n. Of another
-attempt's epochs it says nothing: a job may go back behind a checkpoint, on with others, and one day forward to it again.
+attempt's epochs it says nothing: a job may go back to before a checkpoint, on with others, and one day forward to it again.
 
 "No marker" must never be taken for "not committed". So the owner's first writer leaves one, once, with the owner's key and a
 random `born`; each epoch knows it, and knows the checkpoint `after` which it comes in its attempt. If that first marker is gone
@@ -32,7 +32,7 @@ from tidegate.connectors.kafka_client import METADATA_S, KafkaConnection, Troubl
 from tidegate.errors import ConfigurationError
 
 FORMAT_VERSION = 2  #: of epochs
-#: Readers of the topic wait behind transactions that other subtasks have open; this long, then the commit is tried later.
+#: Readers of the topic wait for transactions that other subtasks have open; this long, then the commit is tried later.
 MARKER_S = 20.0
 _POLL_S = 0.05
 _TOPIC_SETTINGS = {
@@ -184,7 +184,7 @@ def read_markers(connection: KafkaConnection, topic: str, owner: str, trouble: T
     """The newest committed ones of the owner and its attempts, by key. :raises MarkerBlocked: :raises KafkaException:"""
     confluent = kafka()
     place = confluent.TopicPartition(topic, 0, confluent.OFFSET_BEGINNING)
-    # Up to everything that was there when we began, committed or not: what is committed may stand behind what is not yet.
+    # Up to everything that was there when we began, committed or not: what is committed may come after what is not yet.
     end = _end_of(connection, place, trouble)
     consumer = connection.consumer(
         trouble,

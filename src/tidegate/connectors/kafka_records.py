@@ -16,8 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
-from tidegate.connectors.file_encoders import json_encoder
-from tidegate.connectors.json_records import json_decoder
+from tidegate.connectors.json_records import json_decoder, json_encoder
 from tidegate.errors import ConfigurationError
 from tidegate.types import RecordType, field_type, record_type
 
@@ -122,13 +121,13 @@ def encoder(encode: Encode) -> Callable[[Any], bytes]:
 
 def _text(record: Any) -> bytes:
     if not isinstance(record, str):
-        raise TypeError(f"{type(record).__qualname__} is no str.")
+        raise TypeError(f"{type(record).__qualname__} is not a str.")
     return record.encode()
 
 
 def _bytes(record: Any) -> bytes:
     if not isinstance(record, bytes):
-        raise TypeError(f"{type(record).__qualname__} is no bytes.")
+        raise TypeError(f"{type(record).__qualname__} is not bytes.")
     return record
 
 

@@ -19,13 +19,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.api.functions import OutputTag
 from tidegate.connectors.contract import JsonValue, Polled, ReaderContext, Source, SourceReader, Split
 from tidegate.connectors.kafka_client import METADATA_S, KafkaConnection, Options, Trouble, kafka
+from tidegate.connectors.kafka_lag import PartitionLag
 from tidegate.connectors.kafka_records import BadRecord, Decode, bad_record, decoded_type, decoder
 from tidegate.connectors.kafka_topics import Place, Topics, bounds, checked_place, parted, resolved
 from tidegate.durations import Duration, seconds
 from tidegate.errors import ConfigurationError, ConnectorError
+from tidegate.functions.process import OutputTag
 from tidegate.ids import CheckpointId
 
 log = logging.getLogger("tidegate.kafka")
@@ -171,6 +172,7 @@ class _KafkaReader(SourceReader):
             queued_max_messages_kbytes=_FETCHED_KBYTES,
             max_poll_interval_ms=86_400_000,
         )
+        self._lag = PartitionLag(self._consumer)
         self.finds_splits = source.discover_s is not None
         self._finder = _Finder(source, context.subtask, context.parallelism)  #: knows the topics of `_progress`
 
@@ -229,7 +231,7 @@ class _KafkaReader(SourceReader):
         return Polled(records, {BAD_RECORDS.name: bad} if bad else {}, origins)
 
     def _is_record(self, message: Any) -> bool:
-        """Else it is an event, or lies behind the end."""
+        """Else it is an event, or lies after the end."""
         error = message.error()
         if error is not None:
             self._on_error(message, error)
@@ -252,7 +254,7 @@ class _KafkaReader(SourceReader):
             raise ConnectorError(
                 f"{self._source.what}: offset {progress.offset} of {progress.topic}/{progress.partition}, where the job "
                 "continues, is not in the topic any more, or not yet. Its retention has deleted it while the job was down, or "
-                "the topic was made anew. Records are missing: start without resume to go on, and give the topic a longer "
+                "the topic was made anew. Records are missing: start without resume to continue, and give the topic a longer "
                 "retention.",
                 split=f"{progress.topic}/{progress.partition}",
             )
@@ -260,13 +262,13 @@ class _KafkaReader(SourceReader):
             raise self._trouble.in_words("read", kafka().KafkaException(error))
 
     def _finish(self, progress: _Progress) -> None:
-        """All before the end was read. What is behind it is fetched no more."""
+        """All before the end was read. What comes after it is not fetched any more."""
         if not progress.finished:
             progress.offset, progress.finished = max(progress.offset, progress.end or 0), True
             self._consumer.pause([kafka().TopicPartition(progress.topic, progress.partition)])
 
     def _one_by_one(self, messages: list[Any]) -> tuple[list[Any], list[Any], list[BadRecord]]:
-        """Records, the messages that they are from, and what is no record."""
+        """Records, the messages that they are from, and what is not a record."""
         records, good, bad = [], [], []
         for message in messages:
             try:
@@ -301,14 +303,18 @@ class _KafkaReader(SourceReader):
         if offsets:
             self._consumer.commit(offsets=[kafka().TopicPartition(*place) for place in offsets], asynchronous=True)
 
+    def metrics(self) -> Mapping[str, float]:
+        return self._lag.metrics([(p.topic, p.partition, p.offset, p.end) for p in list(self._progress.values())])
+
     def close(self) -> None:
         self._finder.close()
+        self._lag.close()
         self._consumer.close()
 
 
 class _Finder:
     """Looks at the topics now and then, in a thread of its own: a broker that does not answer must not hold up the reader. It
-    finds new partitions, and topics that are gone: the client goes on fetching from those without a word."""
+    finds new partitions, and topics that are gone: the client keeps fetching from those without a word."""
 
     def __init__(self, source: KafkaSource, subtask: int, parallelism: int) -> None:
         self._source = source

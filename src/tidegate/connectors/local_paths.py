@@ -1,7 +1,7 @@
 """What file connectors know about local folders and shared mounts. Driver and executors.
 
 Names that begin with "_" or "." are hidden: Spark, Hive and pyarrow skip them, and so do we. A sink hides what is not
-committed behind such a name.
+committed under such a name.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def is_hidden(name: str) -> bool:
 
 
 def expand(path: str) -> list[str]:
-    """The files behind a file's name, a folder (with its subfolders) or a glob, sorted, without hidden ones.
+    """The files of a file's name, a folder (with its subfolders) or a glob, sorted, without hidden ones.
 
     A file that is named outright is taken even when it is hidden.
 

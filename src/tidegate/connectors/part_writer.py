@@ -14,8 +14,10 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.batch import Batch
-from tidegate.connectors.file_encoders import ENCODERS, PartEncoder, StagedFile
+from tidegate.connectors.formats.contract import PartEncoder
+from tidegate.connectors.formats.known import format_named
 from tidegate.connectors.partition_names import Partition, check_partition_type, partition_folder
+from tidegate.connectors.staged_file import StagedFile
 from tidegate.errors import ConfigurationError
 from tidegate.types import RecordType, record_type
 
@@ -60,7 +62,7 @@ class PartWriter:
         max_open: int = MAX_OPEN,
         check_partition: Callable[[Partition], None] = lambda partition: None,
     ) -> None:
-        self._encoder = ENCODERS[format]
+        self._encoder = format_named(format).encoder
         self._open_file = open_file
         self._clock = clock
         self._max_bytes = max_bytes

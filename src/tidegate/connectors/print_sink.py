@@ -16,7 +16,7 @@ from tidegate.connectors.contract import Sink, SinkWriter, WriterContext
 
 TOPIC = "print"
 _MESSAGE_BYTES = 64 * 1024
-_LINE_CHARACTERS = 64 * 1024  #: what is behind it is cut off: it is for reading, and a message has a limit
+_LINE_CHARACTERS = 64 * 1024  #: what comes after is cut off: it is for reading, and a message has a limit
 
 
 class PrintSink(Sink):

@@ -61,7 +61,7 @@ class NumberSequence(Source):
         found = self._ranges().get(split.id)
         if found is None:
             raise ConfigurationError(
-                f"The checkpoint continues the range {split.id}, which is no split of the sequence {self.start} to "
+                f"The checkpoint continues the range {split.id}, which is not a split of the sequence {self.start} to "
                 f"{self.end} in {self.split_count} splits. Start with the settings that the checkpoint was taken with.",
                 split=split.id,
             )

@@ -68,7 +68,7 @@ class _SocketReader(SourceReader):
         self._split: Split | None = None
         self._socket: socket.socket | None = None  #: None before a split is added and after the peer has closed
         self._selector: selectors.BaseSelector | None = None
-        self._unfinished = b""  #: received, behind the last delimiter
+        self._unfinished = b""  #: received, after the last delimiter
         self._lines_read = 0
         self._ended = False  #: the peer has closed; a connection that never was, or broke, has not ended
 

@@ -12,7 +12,7 @@ from tidegate.storage.metadata import SplitState
 
 
 def kept_splits(splits: Sequence[Split], of: Source | SourceReader) -> list[SplitState]:
-    """Positions are copies: the snapshot is stored while the reader goes on, and may change what it has handed out.
+    """Positions are copies: the snapshot is stored while the reader continues, and may change what it has handed out.
 
     :raises ConfigurationError: naming the first split that a checkpoint cannot keep, and what to write in the user's class.
     """

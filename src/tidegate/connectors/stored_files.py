@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from tidegate.connectors.contract import CommitOutcome
-from tidegate.connectors.file_encoders import StagedFile
+from tidegate.connectors.staged_file import StagedFile
 from tidegate.storage.store import ObjectStore, StorageNotFound
 
 if TYPE_CHECKING:

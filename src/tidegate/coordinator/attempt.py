@@ -1,7 +1,7 @@
 """One attempt, seen from the driver: slots report in, checkpoints run, until it finishes or fails. One thread.
 
-The protocol decides (protocol/checkpointing.py); this carries the decisions out. The same class runs under Spark
-(coordinator/execution.py) and in the in-process runner. Steps numbered as in docs/architecture.md:
+The protocol decides (protocol/checkpointing.py); this carries the decisions out, and only then tells whoever looks. The same
+class runs under Spark (coordinator/execution.py) and in the in-process runner. Steps numbered as in docs/architecture.md:
 
     1.  trigger: every slot is told         5a. all acknowledged: write the metadata
     5b. write the log record: from here the checkpoint counts
@@ -11,7 +11,7 @@ The protocol decides (protocol/checkpointing.py); this carries the decisions out
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -23,10 +23,10 @@ from tidegate.coordinator.observing import (
     JobView,
     SlotReported,
     SlotRestored,
+    SlotSampled,
     StatusChanged,
 )
 from tidegate.coordinator.outcomes import AttemptEnded, AttemptFinished, AttemptRescaled, Outcome
-from tidegate.coordinator.ports import Background, CrashPoints, SlotLinks
 from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt, StoredCheckpoint, shared_files
 from tidegate.coordinator.savepoints import SavepointDesk, SavepointRequest, TakenSavepoint
 from tidegate.coordinator.storing import NamedWork
@@ -38,6 +38,7 @@ from tidegate.errors import (
     TidegateError,
 )
 from tidegate.ids import AttemptId, CheckpointId, SlotId
+from tidegate.ports import Background, CrashPoints, SlotLinks
 from tidegate.protocol.checkpoint_events import (
     Action,
     CheckpointRequested,
@@ -88,6 +89,8 @@ from tidegate.wire.control import (
     Progressed,
     Ready,
     ResumeSources,
+    Sampled,
+    SampleStacks,
     SavepointOrder,
     SlotFailed,
     Start,
@@ -126,7 +129,7 @@ class Attempt:
     shared: SharedStateRegistry = field(default_factory=SharedStateRegistry)  #: one for all attempts of a driver
     timeouts: Timeouts = field(default_factory=Timeouts)
     desk: SavepointDesk = field(default_factory=SavepointDesk)
-    commit_only: bool = False  #: the savepoint of a stop stands in the log: commit what it holds, and end
+    commit_only: bool = False  #: the savepoint of a stop is in the log: commit what it holds, and end
     outcome: Outcome | None = None
     scheduler: CheckpointScheduler = field(init=False)
     connected: dict[SlotId, float] = field(default_factory=dict, init=False)  #: when each was last heard
@@ -181,22 +184,25 @@ class Attempt:
         self.connected[slot] = self.clock()
         match message:
             case Ready(restore_s, local_bytes, storage_bytes, rejected_copies):
+                self._decide(SlotBecameReady(slot))
                 self.view.publish(
                     SlotRestored(slot, restore_s, local_bytes, storage_bytes, rejected_copies, self.wall_clock())
                 )
-                self._decide(SlotBecameReady(slot))
                 if not self.running and self.scheduler.ready == self.scheduler.slots:
                     self.running = True
                     self._status(JobStatus.RUNNING, "")
                     self._sweep()
             case Heartbeat():
                 self.view.publish(SlotReported(slot, message))
+            case Sampled():
+                self.view.publish(SlotSampled(slot, message))
             case LastCounts(operators):
                 self.view.publish(SlotReported(slot, self.view.latest_heartbeat(slot, operators)))
             case Acknowledge(checkpoint, snapshot, timings):
                 self._note_files(CheckpointId(checkpoint), snapshot)
                 self._decide(SnapshotAcknowledged(slot, self.id, CheckpointId(checkpoint), snapshot))
                 self._reports.acknowledged(checkpoint, slot, snapshot, timings)
+                self._reports.tell()
             case Decline(checkpoint, reason, overtaken):
                 self._decide(SnapshotDeclined(slot, self.id, CheckpointId(checkpoint), reason, overtaken))
             case InboxOverBound():
@@ -225,6 +231,11 @@ class Attempt:
 
     def request_checkpoint(self) -> None:
         self._decide(CheckpointRequested())
+
+    def request_samples(self, slots: Collection[SlotId], order: SampleStacks) -> None:
+        for slot in slots:
+            if slot in self.connected:
+                self.links.send(slot, order)
 
     def request_savepoint(self, request: SavepointRequest) -> None:
         number = self.desk.take(request)
@@ -285,6 +296,7 @@ class Attempt:
         if self.outcome is None:
             for action in self.scheduler.on(event, self.clock()):
                 self._act(action)
+        self._reports.tell()
 
     def _act(self, action: Action) -> None:
         match action:
@@ -424,7 +436,7 @@ class Attempt:
             self._work.submit("deleting files of old checkpoints", lambda: self.recorder.delete_files(paths))
 
     def _finish(self) -> None:
-        # Before the record: behind FINISHED nobody comes to look any more.
+        # Before the record: after FINISHED nobody comes to look any more.
         self.recorder.sweep(OpenWork(self.id, self.scheduler.next_id))
         try:
             self.recorder.finish()

@@ -1,6 +1,7 @@
 """What is told of the checkpoints of one attempt while they are under way. Driver; the coordinator's thread.
 
-Each change of a checkpoint is published as a whole: who has acknowledged it, how long it took, how it ended.
+A change of its status is told as a whole: who has acknowledged it, how long it took, how it ended. What is noted here while
+the coordinator decides and acts is told afterwards (`tell`): nobody who only looks stands in the way of an acknowledgement.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from tidegate.coordinator.observing import (
     CheckpointChanged,
     CheckpointStatistics,
     CheckpointStatus,
+    JobEvent,
     JobView,
+    SlotAcknowledged,
     SlotCheckpoint,
     operator_bytes,
 )
@@ -35,19 +38,21 @@ class CheckpointReports:
     wall_clock: Callable[[], float]
     _open: dict[int, CheckpointStatistics] = field(default_factory=dict)
     _began: dict[int, float] = field(default_factory=dict)  #: by the monotonic clock
+    _parts: dict[int, dict[SlotId, SlotCheckpoint]] = field(default_factory=dict)  #: of those in _open
+    _untold: list[JobEvent] = field(default_factory=list)
 
     def triggered(self, checkpoint: int, purpose: str) -> None:
         self._began[checkpoint] = self.clock()
-        self._publish(
-            CheckpointStatistics(
-                checkpoint=checkpoint,
-                attempt=self.attempt,
-                purpose=purpose,
-                status=CheckpointStatus.IN_PROGRESS,
-                triggered_at=self.wall_clock(),
-                slots=self.slots,
-            )
+        self._parts[checkpoint] = {}
+        self._open[checkpoint] = CheckpointStatistics(
+            checkpoint=checkpoint,
+            attempt=self.attempt,
+            purpose=purpose,
+            status=CheckpointStatus.IN_PROGRESS,
+            triggered_at=self.wall_clock(),
+            slots=self.slots,
         )
+        self._untold.append(CheckpointChanged(self._open[checkpoint]))
 
     def triggered_at(self, checkpoint: int) -> float:
         """Epoch seconds."""
@@ -55,11 +60,11 @@ class CheckpointReports:
 
     def acknowledged(self, checkpoint: int, slot: SlotId, snapshot: SlotSnapshot, timings: SnapshotTimings) -> None:
         """The first time counts; that of a checkpoint that has ended does not."""
-        statistics = self._open.get(checkpoint)
-        if statistics is not None and slot not in statistics.acknowledged:
+        parts = self._parts.get(checkpoint)
+        if parts is not None and slot not in parts:
             whole, added = operator_bytes(snapshot), operator_bytes(snapshot, added_for=checkpoint)
-            part = SlotCheckpoint(self._since_trigger(checkpoint), timings, whole, added)
-            self._publish(replace(statistics, acknowledged={**statistics.acknowledged, slot: part}))
+            parts[slot] = SlotCheckpoint(self._since_trigger(checkpoint), timings, whole, added)
+            self._untold.append(SlotAcknowledged(checkpoint, slot, parts[slot]))
 
     def failed(self, checkpoint: int, failure: str) -> None:
         self._end(checkpoint, CheckpointStatus.FAILED, failure=failure)
@@ -73,6 +78,7 @@ class CheckpointReports:
         ended = replace(
             self._open.pop(checkpoint),
             status=status,
+            acknowledged=self._parts.pop(checkpoint),
             duration_s=self._since_trigger(checkpoint),
             size_bytes=size_bytes,
             path=path,
@@ -80,11 +86,13 @@ class CheckpointReports:
             hot_keys=hottest(self.view.heartbeats.values(), HOTTEST),
         )
         self._began.pop(checkpoint)
-        self.view.publish(CheckpointChanged(ended))
+        self._untold.append(CheckpointChanged(ended))
 
-    def _publish(self, statistics: CheckpointStatistics) -> None:
-        self._open[statistics.checkpoint] = statistics
-        self.view.publish(CheckpointChanged(statistics))
+    def tell(self) -> None:
+        """All that was noted, in order, to whoever looks."""
+        untold, self._untold = self._untold, []
+        for event in untold:
+            self.view.publish(event)
 
     def _since_trigger(self, checkpoint: int) -> float:
         return self.clock() - self._began[checkpoint]

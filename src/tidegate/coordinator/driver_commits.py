@@ -1,6 +1,6 @@
 """The second phase of sinks that have one log for all subtasks: a table. Driver; no Spark job, the job holds all slots.
 
-    step 5c   the checkpoint stands in the log; each such sink publishes all of its committables in one step
+    step 5c   the checkpoint is in the log; each such sink publishes all of its committables in one step
 
 Done by the thread that wrote the log record, before any slot is told; and before each attempt, for what it starts from: a
 driver that dies between the two leaves it to the next.

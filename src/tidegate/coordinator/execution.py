@@ -12,14 +12,13 @@ import secrets
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from tidegate.coordinator.attempt import Attempt, Timeouts
 from tidegate.coordinator.job import AttemptInputs, JobEnded, JobRun, RestartIn
 from tidegate.coordinator.observing import JobStatus, StatusChanged
 from tidegate.coordinator.outcomes import AttemptEnded, AttemptFinished, AttemptRescaled
-from tidegate.coordinator.ports import CrashPoints, GangEnd
 from tidegate.coordinator.savepoints import SavepointDesk, SavepointRequest, refuse
 from tidegate.coordinator.server import ControlServer
 from tidegate.coordinator.storing import StoringThread
@@ -34,8 +33,9 @@ from tidegate.errors import (
 )
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import AttemptId, SlotId
+from tidegate.ports import CrashPoints, GangEnd
 from tidegate.shown import first_line, shown_error
-from tidegate.wire.control import FromSlot, ToDriver
+from tidegate.wire.control import FromSlot, SampleStacks, ToDriver
 from tidegate.wire.handshake import Hello
 
 log = logging.getLogger("tidegate.coordinator")
@@ -119,6 +119,9 @@ class JobExecution:
 
     def request_checkpoint(self) -> None:
         self._to_attempt(lambda attempt: attempt.request_checkpoint())
+
+    def request_samples(self, slots: Collection[SlotId], order: SampleStacks) -> None:
+        self._to_attempt(lambda attempt: attempt.request_samples(slots, order))
 
     @property
     def plan(self) -> JobPlan:
@@ -258,7 +261,7 @@ class JobExecution:
                 self._await_gang(GANG_END_S)
             if self._gang_running:
                 log.warning(
-                    "tasks of attempt %s have not ended after %g s; going on without them", inputs.id, GANG_END_S
+                    "tasks of attempt %s have not ended after %g s; continuing without them", inputs.id, GANG_END_S
                 )
             if isinstance(attempt.outcome, AttemptEnded) and not self._no_slots:
                 self._leaving.append((gang, time.monotonic()))
@@ -287,7 +290,7 @@ class JobExecution:
     def _replace_stuck_executors(self, attempt: Attempt) -> None:
         """An executor that is frozen keeps the slots of the last attempt, so this one starts only in part, and would wait.
 
-        Only then: with slots to spare the job runs, and a task that is slow to leave is no reason to kill its neighbours.
+        Only then: with slots to spare the job runs, and a task that is slow to leave is not a reason to kill its neighbours.
         """
         if len(attempt.connected) == len(attempt.starts):
             self._leaving.clear()

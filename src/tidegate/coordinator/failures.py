@@ -19,7 +19,7 @@ def lost_slot(plan: JobPlan, slot: SlotId, reason: str) -> JobFailed:
         names = " -> ".join(planned.operator.name for planned in chain.operators)
         message += f"\n  with {names} (uid {chain.head.uid!r}), subtask {subtask}"
         context = context or {"operator": names, "uid": chain.head.uid, "subtask": subtask}
-    return JobFailed(message, slot=str(slot), **context)
+    return JobFailed(message, slot=str(slot), lost_slot=str(slot), **context)
 
 
 def unsendable_start(plan: JobPlan, slot: SlotId, start: Start, error: Unsendable) -> JobFailed:

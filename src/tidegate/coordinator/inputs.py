@@ -11,7 +11,7 @@ written once in the life of a job, and its log says which they are:
     crash after 1 or 2   the log names no folder: the next start writes anew, and step 4 takes what this one left
     crash after 3        the next start finds the folder in the log
 
-A job that a release without such records has written goes on with the files that are there.
+A job that a release without such records has written continues with the files that are there.
 """
 
 from __future__ import annotations

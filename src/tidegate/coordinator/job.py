@@ -4,7 +4,7 @@
                    ^              |
                    +- RESTARTING -+-> FAILED | CANCELED
 
-A stop ends FINISHED too: its savepoint stands in the log, and what it holds is committed. A rescale is an attempt that ends
+A stop ends FINISHED too: its savepoint is in the log, and what it holds is committed. A rescale is an attempt that ends
 by its own wish, and a restart with another plan.
 
 Decides nothing about processes: its shell (coordinator/execution.py, or the in-process runner) runs the attempts.
@@ -35,7 +35,6 @@ from tidegate.coordinator.observing import (
     StatusChanged,
 )
 from tidegate.coordinator.outcomes import AttemptEnded, AttemptFinished, AttemptRescaled, Outcome
-from tidegate.coordinator.ports import CrashPoints
 from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt, shared_files
 from tidegate.coordinator.restoring import commit_only, plan_start, stored_max_parallelism
 from tidegate.errors import CheckpointDamaged, ConfigurationError, Superseded, TidegateError, UserCodeFailed
@@ -43,8 +42,10 @@ from tidegate.graph.logical import LogicalGraph
 from tidegate.graph.plan import JobPlan, Parallelism, PlannedOperator, plan_job
 from tidegate.graph.specs import SinkSpec, SourceSpec, keys_of
 from tidegate.ids import AttemptId, AttemptNumber, CheckpointId, Generation, SlotId
+from tidegate.ports import CrashPoints
 from tidegate.protocol.repeated_mistakes import RepeatedMistakes
 from tidegate.protocol.shared_state import SharedStateRegistry
+from tidegate.settings.choices import ClaimMode, Retention
 from tidegate.shown import first_line, shown_error
 from tidegate.storage.anywhere import reaching_anywhere
 from tidegate.storage.checkpoints import is_claimed_with, load_checkpoint, resolve
@@ -68,7 +69,7 @@ class AttemptInputs:
     latest_completed: CheckpointId
     restored_from: int | None
     shared: SharedStateRegistry
-    commit_only: bool = False  #: the savepoint of a stop stands in the log
+    commit_only: bool = False  #: the savepoint of a stop is in the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ class JobRun:
             return Resume.LATEST
         pointer = resolve(self._store, self._paths, resume)
         inside = pointer.metadata_path.startswith(self._paths.folder)
-        if self.config.claim_mode == "claim" and not inside:
+        if self.config.claim_mode is ClaimMode.CLAIM and not inside:
             # Named by its URI, so that nobody takes it for one of the job's own files.
             return msgspec.structs.replace(pointer, owned=True, metadata_path=self._store.uri(pointer.metadata_path))
         return pointer
@@ -231,7 +232,7 @@ class JobRun:
         if self._log.in_doubt is not None:
             record = self._log.take_generation(self._driver, self._wall_clock())
         if record.open_savepoint and not record.stopping:
-            # The job goes on behind an older checkpoint, and what sinks had prepared for the savepoint is thrown away.
+            # The job continues from an older checkpoint, and what sinks had prepared for the savepoint is thrown away.
             self.recorder.discard_savepoint(record.open_savepoint)
         self._inputs.prepare(self.plan.operators, self._has_run)
         metadata: CheckpointMetadata | None = None
@@ -390,7 +391,7 @@ class JobRun:
     def canceled(self, keep: bool = False) -> JobEnded:
         """With `keep` the checkpoints stay, whatever the settings say."""
         deleted: list[int] = []
-        keep = keep or self.config.retention == "retain"
+        keep = keep or self.config.retention is Retention.RETAIN
         self._try(lambda: deleted.extend(self.recorder.cancel(keep)))
         if deleted:
             self.view.publish(CheckpointsDiscarded(tuple(deleted)))

@@ -1,6 +1,7 @@
 """What happens in a job, as events for whoever looks: display, REST, benchmarks, tests. Driver.
 
-Observers subscribe; they never stand in the acknowledgement path. An observer that raises is dropped, and said so.
+Observers subscribe; they are told when the coordinator has decided and acted, never before. An observer that
+raises is dropped, and said so.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 from tidegate.coordinator.hottest import OperatorKey
 from tidegate.errors import TidegateError
 from tidegate.ids import AttemptId, SlotId
-from tidegate.wire.control import Heartbeat, OperatorMetrics, SlotSnapshot, SnapshotTimings
+from tidegate.wire.control import Heartbeat, OperatorMetrics, Sampled, SlotSnapshot, SnapshotTimings
 
 log = logging.getLogger("tidegate.coordinator")
 
@@ -67,6 +68,7 @@ class AttemptFailed:
     subtask: int = -1
     user_line: str = ""
     cause: str = ""  #: what the executor said, a traceback as text
+    lost_slot: str = ""  #: a worker was lost, and this is where it ran
 
     @classmethod
     def of(cls, attempt: AttemptId, error: TidegateError, restart_in_s: float | None, at: float) -> AttemptFailed:
@@ -83,6 +85,7 @@ class AttemptFailed:
             subtask=context.get("subtask", -1),
             user_line=context.get("user_line") or "",
             cause=context.get("cause") or "",
+            lost_slot=context.get("lost_slot") or "",
         )
 
 
@@ -90,6 +93,14 @@ class AttemptFailed:
 class SlotReported:
     slot: SlotId
     heartbeat: Heartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSampled:
+    """Where its thread was, while somebody looks at the profile."""
+
+    slot: SlotId
+    sampled: Sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +144,7 @@ def operator_bytes(snapshot: SlotSnapshot, added_for: int | None = None) -> dict
 
 @dataclass(frozen=True, slots=True)
 class CheckpointStatistics:
-    """Everything known of one checkpoint; a new value for each change."""
+    """Everything known of one checkpoint; a new value for each change of its status."""
 
     checkpoint: int
     attempt: AttemptId
@@ -159,6 +170,15 @@ class CheckpointStatistics:
 @dataclass(frozen=True, slots=True)
 class CheckpointChanged:
     statistics: CheckpointStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAcknowledged:
+    """Its part of a checkpoint is stored. The first acknowledgement of each slot, while the checkpoint is under way."""
+
+    checkpoint: int
+    slot: SlotId
+    part: SlotCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +208,10 @@ JobEvent = Union[
     AttemptStarted,
     AttemptFailed,
     SlotReported,
+    SlotSampled,
     SlotRestored,
     CheckpointChanged,
+    SlotAcknowledged,
     CheckpointsDiscarded,
 ]
 Observer = Callable[[JobEvent], None]
@@ -291,10 +313,19 @@ class JobView:
                 completed=self.completed,
                 failed=self.failed,
                 failures=tuple(self.failures),
-                checkpoints=dict(self.checkpoints),
+                checkpoints=self._checkpoints(),
                 heartbeats=dict(self.heartbeats),
                 restored_slots=dict(self.restored_slots),
             )
+
+    def _checkpoints(self) -> dict[int, CheckpointStatistics]:
+        """Of one under way, the list of who has acknowledged it grows in the view alone: here it is a copy."""
+        return {
+            id: each
+            if each.status is not CheckpointStatus.IN_PROGRESS
+            else replace(each, acknowledged=dict(each.acknowledged))
+            for id, each in self.checkpoints.items()
+        }
 
     def latest_heartbeat(self, slot: SlotId, operators: list[OperatorMetrics]) -> Heartbeat:
         """The slot's newest one, with these counts."""
@@ -340,6 +371,8 @@ class JobView:
                 self.restored_slots[event.slot] = event
             case CheckpointChanged(statistics):
                 self.triggered += statistics.checkpoint not in self.checkpoints
+                if statistics.status is CheckpointStatus.IN_PROGRESS:
+                    statistics = replace(statistics, acknowledged=dict(statistics.acknowledged))
                 self.checkpoints[statistics.checkpoint] = statistics
                 if statistics.status is CheckpointStatus.COMPLETED:
                     self.completed += 1
@@ -347,6 +380,8 @@ class JobView:
                     self.failed += 1
                 while len(self.checkpoints) > self._history:
                     del self.checkpoints[next(iter(self.checkpoints))]
+            case SlotAcknowledged(checkpoint, slot, part):
+                self.checkpoints[checkpoint].acknowledged[slot] = part
             case CheckpointsDiscarded(checkpoints):
                 for id in checkpoints:
                     if id in self.checkpoints:

@@ -11,12 +11,12 @@ from tidegate.graph.plan import Parallelism
 
 @dataclass(frozen=True, slots=True)
 class AttemptFinished:
-    """FINISHED stands in the log."""
+    """FINISHED is in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptRescaled:
-    """Its last checkpoint is committed everywhere: go on with another plan."""
+    """Its last checkpoint is committed everywhere: continue with another plan."""
 
     parallelism: Parallelism
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tidegate.coordinator.driver_commits import commit_on_driver
-from tidegate.coordinator.ports import CrashPoints
 from tidegate.errors import StorageError, Superseded
 from tidegate.graph.plan import JobPlan
 from tidegate.graph.specs import keys_of, user_function_of
 from tidegate.ids import AttemptId, CheckpointId, SlotId
+from tidegate.ports import CrashPoints
 from tidegate.protocol.checkpoint_events import Purpose
 from tidegate.protocol.shared_state import SharedFile
 from tidegate.shown import shown_error
@@ -39,7 +39,7 @@ FIRST_RETRY_S = 0.1
 
 
 class LogInDoubt(StorageError):
-    """Nobody knows whether the record stands in the log. Only reading it again, as a new generation, can tell."""
+    """Nobody knows whether the record is in the log. Only reading it again, as a new generation, can tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,10 @@ class CheckpointRecorder:
         triggered_at: float,
         order: SavepointOrder | None = None,
     ) -> StoredCheckpoint:
-        """`order`: it is a savepoint, which stands in the log only if it is that of a stop. Any other is stored behind a
+        """`order`: it is a savepoint, which is in the log only if it is that of a stop. Any other is stored after a
         checkpoint that stands there.
 
-        :raises StorageError: nothing stands in the log. :raises LogInDoubt: :raises Superseded:
+        :raises StorageError: nothing is in the log. :raises LogInDoubt: :raises Superseded:
         """
         self._settle()
         metadata = CheckpointMetadata(
@@ -108,7 +108,7 @@ class CheckpointRecorder:
         stop = purpose in (Purpose.SUSPEND, Purpose.DRAIN)
         dropped: list[CheckpointPointer]
         if stop:
-            kept, dropped = [*last.retained, pointer], []  # the user may want to go back behind the savepoint
+            kept, dropped = [*last.retained, pointer], []  # the user may want to go back to before the savepoint
         else:
             kept, dropped = plan_retention([*last.retained, pointer], self.keep)
         try:
@@ -139,7 +139,7 @@ class CheckpointRecorder:
     def _note(self, checkpoint: CheckpointId, order: SavepointOrder) -> None:
         """If this driver dies before the record of the stop stands, the next one discards the savepoint.
 
-        :raises StorageError: the savepoint is not taken, and the job goes on: `_settle` sees to the record.
+        :raises StorageError: the savepoint is not taken, and the job continues: `_settle` sees to the record.
         """
         try:
             self._append(self.log.savepoint(checkpoint, order.folder, self.wall_clock()))
@@ -147,7 +147,7 @@ class CheckpointRecorder:
             raise StorageError(str(error)) from error
 
     def _settle(self) -> None:
-        """A record of `_note` may be in doubt: nothing can stand behind it until it is not."""
+        """A record of `_note` may be in doubt: nothing can follow it until it is not."""
         if self.log.in_doubt is not None:
             self._append(self.log.in_doubt)
 
@@ -252,7 +252,7 @@ class CheckpointRecorder:
                 delay *= 2
 
     def _check_held(self) -> None:
-        """:raises Superseded: Storage that does not answer is no reason to stop: the record is in the log."""
+        """:raises Superseded: Storage that does not answer is not a reason to stop: the record is in the log."""
         try:
             self.log.check_held()
         except StorageError as error:

@@ -13,15 +13,15 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidegate.api.functions import has_timers
 from tidegate.errors import ConfigurationError
+from tidegate.functions.process import has_timers
 from tidegate.graph.plan import JobPlan, PlannedOperator
 from tidegate.graph.specs import keys_of, user_function_of
+from tidegate.ids import EVENT_TIMERS, PROCESSING_TIMERS
 from tidegate.state.canonical_rows import key_type_named
 from tidegate.state.declarations import Declaration, MapState, declared_states
 from tidegate.state.evolution import Evolution, Fit, evolve
 from tidegate.state.keys import holds_keys_of
-from tidegate.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
 from tidegate.storage.metadata import IN_FLIGHT, NOT_KEYED, CheckpointMetadata, OperatorInfo, StateInfo
 from tidegate.types.type_names import parse_type
 

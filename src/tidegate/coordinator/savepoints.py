@@ -1,8 +1,8 @@
 """Savepoints, stops and rescales that users have asked for: what was asked, and the one answer to each. Driver.
 
-Asked from any thread; answered by the coordinator's. The future of a request is answered exactly once, however the job goes
-on or ends: with the place of the savepoint, or with `SavepointFailed`, after which the job goes on as if nothing had been
-asked, or has ended. A future is under way from the beginning: its owner cannot take it back before the answer.
+Asked from any thread; answered by the coordinator's. The future of a request is answered exactly once, however the job
+continues or ends: with the place of the savepoint, or with `SavepointFailed`, after which the job continues as if nothing had
+been asked, or has ended. A future is under way from the beginning: its owner cannot take it back before the answer.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def savepoint_request(
         raise ConfigurationError(f"{where!a} is not a place for savepoints: its name is not text that UTF-8 can write")
     if not is_uri(where):
         raise ConfigurationError(
-            f"{where!r} is no place for savepoints: use /path, file:///path, s3://bucket/folder ..."
+            f"{where!r} is not a place for savepoints: use /path, file:///path, s3://bucket/folder ..."
         )
     if format not in (CANONICAL, NATIVE):
         raise ConfigurationError(f"savepoint format {format!r} is unknown: use {CANONICAL!r} or {NATIVE!r}")
@@ -155,5 +155,5 @@ class SavepointDesk:
 def refuse(request: SavepointRequest, reason: str, goes_on: bool = True) -> None:
     what = "the savepoint was not taken" if request.parallelism is None else "the job was not rescaled"
     where = "" if request.directory is None else f" (to {without_credentials(request.directory)})"
-    end = " The job goes on without it." if goes_on else ""
+    end = " The job continues without it." if goes_on else ""
     request.future.set_exception(SavepointFailed(f"{what}{where}: {reason}.{end}", reason=reason))

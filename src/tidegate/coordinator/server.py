@@ -36,7 +36,7 @@ class ControlEvents(Protocol):
 
 
 class ControlServer:
-    """Implements coordinator.ports.SlotLinks."""
+    """Implements ports.SlotLinks."""
 
     def __init__(self, bind: str, attempt: AttemptId, token: bytes, events: ControlEvents) -> None:
         self._attempt = attempt

@@ -13,8 +13,8 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidegate.coordinator.ports import Background
 from tidegate.errors import JobFailed
+from tidegate.ports import Background
 from tidegate.shown import shown_error
 
 log = logging.getLogger("tidegate.coordinator")
@@ -47,7 +47,7 @@ class NamedWork:
 
 
 class StoringThread:
-    """Implements coordinator.ports.Background; one for all attempts of a driver."""
+    """Implements ports.Background; one for all attempts of a driver."""
 
     def __init__(self, on_failure: Callable[[JobFailed], None]) -> None:
         """`on_failure`: of what even the named jobs do not catch. Called in the storing thread."""

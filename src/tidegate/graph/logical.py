@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tidegate.api.checkpointed import CheckpointedFunction
 from tidegate.errors import GraphError, UserLine
+from tidegate.functions.checkpointed import CheckpointedFunction
 from tidegate.graph.specs import (
     BroadcastProcessSpec,
     KeyedBatchSpec,

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
 if TYPE_CHECKING:
-    from tidegate.api.functions import (
+    from tidegate.connectors.contract import Sink, Source
+    from tidegate.functions.process import (
         BroadcastProcessFunction,
         CoProcessFunction,
         KeyedBatchFunction,
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
         KeyedProcessFunction,
         ProcessFunction,
     )
-    from tidegate.api.watermarks import WatermarkStrategy
-    from tidegate.connectors.contract import Sink, Source
+    from tidegate.functions.watermarks import WatermarkStrategy
     from tidegate.state.key_selector import KeySelector
 
 
@@ -59,7 +59,7 @@ class ProcessSpec:
 class KeyedProcessSpec:
     function: (
         KeyedProcessFunction | ProcessFunction
-    )  #: the latter in class form (api/class_form.py), with declared state
+    )  #: the latter in class form (functions/class_form.py), with declared state
     key: KeySelector
 
 

@@ -4,7 +4,7 @@
                                     +------- abort of n -------> IDLE
                                     +--- barrier of m > n -----> ALIGNING (m); n is given up
 
-Invariant 1. Frames behind a channel's barrier wait until TakeSnapshot has been returned, or the checkpoint was given up.
+Invariant 1. Frames after a channel's barrier wait until TakeSnapshot has been returned, or the checkpoint was given up.
 Invariant 2. TakeSnapshot is returned at most once for each checkpoint id, and ids only grow.
              The abort of one checkpoint ends no other, older or newer: with several at a time both may be on their way.
 Invariant 3. A barrier is forwarded before the snapshot is taken, and before any frame that was held back for it.
@@ -38,7 +38,7 @@ class TakeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseChannels:
-    """Go on with the held frames, before anything newer."""
+    """Continue with the held frames, before anything newer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class BarrierAligner:
     def on_barrier(self, channel: ChannelId, checkpoint: CheckpointId) -> list[AlignmentAction]:
         if channel not in self.channels:
             raise ProtocolViolation(
-                f"a barrier of checkpoint {checkpoint} came on channel {channel}, which is no input"
+                f"a barrier of checkpoint {checkpoint} came on channel {channel}, which is not an input"
             )
         if checkpoint <= self.done or checkpoint in self.aborted:
             return []
@@ -103,7 +103,7 @@ class BarrierAligner:
     def overtake(self, checkpoint: CheckpointId) -> tuple[list[AlignmentAction], frozenset[ChannelId]] | None:
         """The checkpoint is taken now, whatever channels its barrier has not come on: it turns unaligned here.
 
-        None when it is late. Else what follows from it, and the channels behind whose barrier everything waits already.
+        None when it is late. Else what follows from it, and the channels after whose barrier everything waits already.
         """
         if checkpoint <= self.done or checkpoint in self.aborted:
             return None
@@ -134,7 +134,7 @@ class BarrierAligner:
 class BarrierTracker:
     """At-least-once: never holds back; the snapshot is taken when the last barrier has come.
 
-    Records that came behind an early barrier are in it, and come again after a restore.
+    Records that came after an early barrier are in it, and come again after a restore.
     """
 
     channels: frozenset[ChannelId]

@@ -17,7 +17,7 @@ class Purpose(enum.Enum):
     REQUESTED = "requested"
     FINAL = "final"  #: after all input has ended
     SAVEPOINT = "savepoint"
-    COVER = "behind a savepoint"  #: commits what sinks have prepared for it; only then it stands
+    COVER = "after a savepoint"  #: commits what sinks have prepared for it; only then it stands
     SUSPEND = "stop: suspend"  #: the savepoint of a stop, sources stopped before it
     DRAIN = "stop: drain"  #: the savepoint of a stop, after every operator has had its end of input
     RESCALE = "rescale"  #: a checkpoint with sources stopped, after which the attempt ends
@@ -28,7 +28,7 @@ class Purpose(enum.Enum):
 
     @property
     def halts(self) -> bool:
-        """Nothing is processed behind its barrier."""
+        """Nothing is processed after its barrier."""
         return self in (Purpose.SUSPEND, Purpose.RESCALE)
 
     @property
@@ -38,9 +38,9 @@ class Purpose(enum.Enum):
 
 
 class StopMode(enum.Enum):
-    SUSPEND = "suspend"  #: go on later exactly where it stopped
+    SUSPEND = "suspend"  #: continue later exactly where it stopped
     DRAIN = "drain"  #: the end of the stream: last watermark, every timer and window fires
-    RESCALE = "rescale"  #: go on at once, with another plan
+    RESCALE = "rescale"  #: continue at once, with another plan
 
 
 class AbortReason(enum.Enum):
@@ -51,11 +51,11 @@ class AbortReason(enum.Enum):
     STORE_FAILED = "its metadata could not be stored"
     SUBSUMED = "a newer checkpoint completed first"
     OVERTAKEN = "a newer checkpoint overtook it at a slot"
-    UNCOVERED = "the checkpoint behind it failed"  #: of a savepoint
+    UNCOVERED = "the checkpoint after it failed"  #: of a savepoint
 
     @property
     def counted(self) -> bool:
-        """Being passed by a newer one is no failure: that one may succeed. Nor is that of a savepoint."""
+        """Being passed by a newer one is not a failure: that one may succeed. Nor is that of a savepoint."""
         return self not in (AbortReason.SUBSUMED, AbortReason.OVERTAKEN, AbortReason.UNCOVERED)
 
 
@@ -100,7 +100,7 @@ class CheckpointStored:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointStoreFailed:
-    """Nothing stands in the log for it, and that is certain."""
+    """Nothing is in the log for it, and that is certain."""
 
     checkpoint: CheckpointId
     reason: str
@@ -119,7 +119,7 @@ class CheckpointRequested:
 
 @dataclass(frozen=True, slots=True)
 class SavepointRequested:
-    """By the user; ignores interval and pause. `stop` None: the job goes on."""
+    """By the user; ignores interval and pause. `stop` None: the job continues."""
 
     request: int
     stop: StopMode | None = None
@@ -199,7 +199,7 @@ class DrainSources:
 
 @dataclass(frozen=True, slots=True)
 class RefuseSavepoint:
-    """It was given up, or cannot be taken. The job goes on."""
+    """It was given up, or cannot be taken. The job continues."""
 
     request: int
     reason: str

@@ -5,16 +5,16 @@
                     +-- timeout, decline --------+-- storing failed --> ABORTED --> slots are told
 
 A savepoint commits nothing, and nobody is told of it. But it holds what sinks have prepared for it, and a restart from an
-older checkpoint would throw that away. So it is stored only when a checkpoint behind it is complete, which commits the same:
+older checkpoint would throw that away. So it is stored only when a checkpoint after it is complete, which commits the same:
 
     (trigger) -> PENDING --all slots acked--> uncovered --a newer checkpoint completed--> STORING --> it stands
 
-If none is under way one is triggered (COVER). The failure of either is no failure of the job's. The savepoint of a stop is
+If none is under way one is triggered (COVER). The failure of either is not a failure of the job's. The savepoint of a stop is
 the last checkpoint of the job: what it stands for is committed, and the job ends.
 
     suspend   no other checkpoint under way -> the savepoint -> committed everywhere -> FinishJob
     drain     DrainSources -> every slot has ended -> the savepoint -> committed everywhere -> FinishJob
-              no other checkpoint is triggered behind DrainSources: if the savepoint fails, or a slot dies, the job goes on
+              no other checkpoint is triggered after DrainSources: if the savepoint fails, or a slot dies, the job continues
               from one in which nothing has ended
 
 Invariant 1. Ids only grow, and none is given out twice in one generation.
@@ -201,7 +201,7 @@ class CheckpointScheduler:
         return StoreCheckpoint(pending.checkpoint, pending.purpose, dict(pending.snapshots), pending.request)
 
     def _store_covered(self) -> list[Action]:
-        """Savepoints that a completed checkpoint stands behind: it holds all that sinks have prepared for them."""
+        """Savepoints that a completed checkpoint has followed: it holds all that sinks have prepared for them."""
         covered = [savepoint for id, savepoint in self.uncovered.items() if id < self.latest_completed]
         for savepoint in covered:
             self.pending[savepoint.checkpoint] = self.uncovered.pop(savepoint.checkpoint)
@@ -270,7 +270,7 @@ class CheckpointScheduler:
             detail = f"no answer from slots {', '.join(map(str, missing[:8]))}" + (" ..." if len(missing) > 8 else "")
             actions += self._abort(checkpoint, AbortReason.EXPIRED, detail)
         for checkpoint in [id for id, savepoint in self.uncovered.items() if savepoint.deadline <= now]:
-            actions += self._abort(checkpoint, AbortReason.EXPIRED, "no checkpoint behind it was complete")
+            actions += self._abort(checkpoint, AbortReason.EXPIRED, "no checkpoint after it was complete")
         return actions
 
     def _may_finish(self) -> bool:

@@ -33,7 +33,7 @@ MANY = 1 << 20  #: more than anybody takes at once
 BUFFERED_BYTES = 4 << 20
 NEWS_PER_WINDOW = 4
 GROWTH = 2
-MOST_MESSAGES_PER_S = 2000  #: of the driver to senders
+MAX_MESSAGES_PER_S = 2000  #: of the driver to senders
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class CreditBoard:
     """
 
     def __init__(self, slots: int) -> None:
-        self._pause_s = slots / MOST_MESSAGES_PER_S
+        self._pause_s = slots / MAX_MESSAGES_PER_S
         self._waiting: dict[SlotId, dict[int, Grant]] = {}  #: by sender and receiver
         self._early: dict[SlotId, dict[int, Grant]] = {}  #: the same, for senders that have not called yet
         self._connected: set[SlotId] = set()

@@ -3,7 +3,7 @@
     restored(n)   the slot continues from n, and these copies of it are intact     known: n
     begun(n)      files of n are being stored                                      known: n, too
     kept(n)       one of them, which is in storage now, has a copy here
-    completed(n)  n stands in the log                                              known: n and younger; older ones go
+    completed(n)  n is in the log                                                  known: n and younger; older ones go
     aborted(n)    n was given up                                                   n's go
     failed(n)     a copy of n could not be made                                    n is without copies, and completes so
 

@@ -4,8 +4,8 @@
 
 An unaligned checkpoint opens the inboxes, so that its barriers wait for the network alone. That lets in what stood in the
 network. If sources filled the network again, each checkpoint would move as much into the inboxes of slots that cannot
-keep up, and they would grow without end. So while an inbox is over its bound sources read nothing; they go on sending
-barriers. Who is behind has more than its bound to work on meanwhile.
+keep up, and they would grow without end. So while an inbox is over its bound sources read nothing; they keep sending
+barriers. A slot that is over its bound has enough to work on meanwhile.
 """
 
 from __future__ import annotations

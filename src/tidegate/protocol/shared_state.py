@@ -80,7 +80,7 @@ class SharedStateRegistry:
         return []
 
     def completed(self, oldest_retained: CheckpointId) -> list[str]:
-        """A checkpoint stands in the log, with those that are retained. Returns what is to be deleted, in order."""
+        """A checkpoint is in the log, with those that are retained. Returns what is to be deleted, in order."""
         if oldest_retained < self.oldest_retained:
             raise ProtocolViolation(
                 f"checkpoint {oldest_retained} cannot be retained again after {self.oldest_retained} was the oldest"

@@ -2,7 +2,7 @@
 splits of a source for channels by task/operators/timestamps.py.
 
 A watermark t says: no record with a timestamp of t or below will come on this channel. A channel that is idle, or that has
-ended, holds nobody back. When all that have not ended are idle, time goes on to the highest of them, and the operator is
+ended, holds nobody back. When all that have not ended are idle, time moves on to the highest of them, and the operator is
 idle; it is live again with the first that is. When all have ended, time has.
 
 Invariant. The watermark never goes back, whatever the channels say.

@@ -187,7 +187,7 @@ def savepoint_folder(job: ServedJob, asked: str | None) -> str | None:
 def is_inside(path: str, root: str) -> bool:
     """Whether a URI or path names something in the folder `root`, or that folder. Dots and escapes are resolved first."""
     if "?" in path or "#" in path:
-        return False  # what stands behind them would be read in one way here and in another by the storage
+        return False  # what follows them would be read in one way here and in another by the storage
     (path_scheme, path_parts), (root_scheme, root_parts) = _taken_apart(path), _taken_apart(root)
     return path_scheme == root_scheme and path_parts[: len(root_parts)] == root_parts
 

@@ -22,7 +22,7 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidegate.rest import prometheus
-from tidegate.rest.calls import Call, parse_body
+from tidegate.rest.calls import Call, PlainText, parse_body
 from tidegate.rest.openapi import description
 from tidegate.rest.operations import Operations
 from tidegate.rest.problems import Problem
@@ -34,6 +34,7 @@ log = logging.getLogger("tidegate.rest")
 MAX_BODY_BYTES = 1 << 20
 COOKIE = "tidegate_token"
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+CANCEL_BY_GET = "/yarn-cancel"  #: of Flink's web pages
 _JSON = "application/json; charset=UTF-8"
 
 
@@ -81,6 +82,12 @@ class Guard:
             # A page elsewhere can point a name of its own at this machine; then the browser sends that name.
             if _host_name(host) not in LOOPBACK_NAMES:
                 return _errors(403, "this server answers to localhost; with a token it answers to any name")
+            # A picture on a page elsewhere is a GET without an origin, but browsers tell it by this. (Cookies stay at home.)
+            by_get = request.method == "GET" and request.url.path.endswith(CANCEL_BY_GET)
+            if by_get and request.headers.get("sec-fetch-site") != "same-origin":
+                return _errors(
+                    403, "only a page of this server may cancel with GET; PATCH /jobs/ID cancels for everybody"
+                )
             return None
         given = request.query_params.get("token")
         if given is not None and request.method == "GET" and self._is_token(given):
@@ -138,6 +145,9 @@ async def _read(request: Request) -> bytes:
 
 
 def _answer(status: int, content: Any) -> Response:
+    if isinstance(content, PlainText):
+        text = content.text.encode("utf-8", "replace")
+        return Response(text, status, {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}, "text/plain")
     data = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return Response(data.encode("utf-8", "replace"), status, {"Cache-Control": "no-store"}, media_type=_JSON)
 

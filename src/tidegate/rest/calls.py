@@ -16,9 +16,17 @@ from tidegate.rest.operations import Operations
 from tidegate.rest.problems import bad_request, not_found
 from tidegate.rest.served import JobTable, ServedJob, Vertex
 from tidegate.rest.vertices import check_subtask, find_vertex
+from tidegate.rest.workers import WorkerOf, find_worker
 
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,18}")
 MAX_TEXT = 4096  #: characters of one field
+
+
+@dataclass(frozen=True, slots=True)
+class PlainText:
+    """An answer that is not JSON."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,9 @@ class Call:
 
     def trigger(self) -> str:
         return self._id("triggerid")
+
+    def worker(self) -> WorkerOf:
+        return find_worker(self.jobs.all(), self.params["taskmanagerid"])
 
     def _id(self, name: str) -> str:
         text = self.params[name]
@@ -112,7 +123,7 @@ def whole_number(text: str, what: str) -> int:
 
 
 def parse_body(data: bytes) -> dict[str, Any]:
-    """An empty body is an empty object. :raises Problem: for anything that is no JSON object."""
+    """An empty body is an empty object. :raises Problem: for anything that is not a JSON object."""
     if not data.strip():
         return {}
     try:

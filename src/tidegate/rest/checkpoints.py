@@ -13,6 +13,7 @@ from tidegate.coordinator.observing import CheckpointStatistics, CheckpointStatu
 from tidegate.rest.numbers import ms, summary
 from tidegate.rest.problems import not_found
 from tidegate.rest.served import ServedJob, Vertex
+from tidegate.settings.choices import Retention
 from tidegate.storage.store import without_credentials
 
 HISTORY = 100  #: checkpoints in an answer; the view remembers more
@@ -231,7 +232,10 @@ def settings(job: ServedJob) -> dict[str, Any]:
         "timeout": ms(config.timeout_s),
         "min_pause": ms(config.min_pause_s),
         "max_concurrent": config.max_concurrent,
-        "externalization": {"enabled": config.storage is not None, "delete_on_cancellation": False},
+        "externalization": {
+            "enabled": config.storage is not None,
+            "delete_on_cancellation": config.retention is Retention.DELETE,
+        },
         "state_backend": config.state_backend,
         "checkpoint_storage": without_credentials(config.storage or "the driver's memory"),
         "unaligned_checkpoints": config.unaligned,

@@ -40,6 +40,7 @@ def explain(job: ServedJob, id: int) -> dict[str, Any]:
         "duration": None if checkpoint.duration_s is None else ms(checkpoint.duration_s),
         "slowest": None if slowest is None else _subtask(*slowest),
         "storing": _storing(checkpoint),
+        "incremental": job.config.increments,
         "missing": missing,
         "vertices": [_vertex(vertex, [part for owner, _, part in parts if owner is vertex]) for vertex in vertices],
         "largestStates": _largest(parts),

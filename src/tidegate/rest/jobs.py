@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import fields
 from typing import Any
 
-from tidegate import __version__
 from tidegate.coordinator.observing import AttemptFailed, JobSnapshot, JobStatus
 from tidegate.rest.numbers import EXECUTION_STATES, counts_of, io_metrics, ms
 from tidegate.rest.served import ServedJob, Vertex, flink_status
-from tidegate.storage.store import without_credentials
+from tidegate.rest.settings import by_key, settings_of, strategy_of
+from tidegate.version import __version__
 
-FLINK_VERSION = "2.0.0"  #: whose shapes the answers have; some clients look at it
-SECRET = "******"
+FLINK_VERSION = "2.3.0"  #: whose shapes the answers have; some clients look at it
 _STATES = {
     JobStatus.CREATED: "CREATED",
     JobStatus.WAITING: "SCHEDULED",
@@ -54,9 +52,9 @@ def cluster_config() -> dict[str, Any]:
 def cluster_overview(jobs: list[ServedJob]) -> dict[str, Any]:
     statuses = [job.view.status for job in jobs]
     running = [job for job in jobs if not job.view.status.is_terminal]
-    hosts = {hello.host for job in running for hello in job.hands.workers().values()}
+    workers = {(hello.host, hello.pid) for job in running for hello in job.hands.workers().values()}
     return {
-        "taskmanagers": len(hosts),
+        "taskmanagers": len(workers),
         "taskmanagers-blocked": 0,
         "slots-total": sum(len(job.plan.slots) for job in running),
         "slots-available": 0,
@@ -75,10 +73,10 @@ def job_list(jobs: list[ServedJob]) -> dict[str, Any]:
 
 
 def jobs_overview(jobs: list[ServedJob]) -> dict[str, Any]:
-    return {"jobs": [_overview_entry(job) for job in jobs]}
+    return {"jobs": [overview_entry(job) for job in jobs]}
 
 
-def _overview_entry(job: ServedJob) -> dict[str, Any]:
+def overview_entry(job: ServedJob) -> dict[str, Any]:
     snapshot = job.view.snapshot()
     total = sum(vertex.parallelism for vertex in job.vertices())
     tasks = {state.lower(): 0 for state in EXECUTION_STATES} | {execution_state(snapshot.status).lower(): total}
@@ -86,7 +84,7 @@ def _overview_entry(job: ServedJob) -> dict[str, Any]:
         "jid": job.id,
         "name": job.name,
         "jobType": "STREAMING",
-        "schedulerType": "Default",
+        "schedulerType": "Adaptive",
         **times_of(job, snapshot),
         "state": flink_status(snapshot.status),
         "last-modification": ms(max(snapshot.timestamps.values(), default=job.started_at)),
@@ -108,13 +106,13 @@ def job_details(job: ServedJob) -> dict[str, Any]:
         "state": flink_status(snapshot.status),
         "status-detail": snapshot.status_detail,
         "job-type": "STREAMING",
-        "schedulerType": "Default",
+        "schedulerType": "Adaptive",
         **times,
         "maxParallelism": max((vertex.max_parallelism for vertex in vertices), default=-1),
         "now": ms(time.time()),
         "attempt": "" if snapshot.attempt is None else str(snapshot.attempt),
         "restarts": snapshot.restarts,
-        "timestamps": _timestamps(job, snapshot),
+        "timestamps": timestamps_of(job, snapshot),
         "vertices": [vertex_entry(vertex, snapshot, times) for vertex in vertices],
         "status-counts": dict.fromkeys(EXECUTION_STATES, 0) | {state: len(vertices)},
         "plan": plan_of(job),
@@ -123,7 +121,7 @@ def job_details(job: ServedJob) -> dict[str, Any]:
     }
 
 
-def _timestamps(job: ServedJob, snapshot: JobSnapshot) -> dict[str, int]:
+def timestamps_of(job: ServedJob, snapshot: JobSnapshot) -> dict[str, int]:
     names = (
         "INITIALIZING", "CREATED", "RUNNING", "FAILING", "FAILED", "CANCELLING", "CANCELED", "FINISHED", "RESTARTING",
         "SUSPENDED", "RECONCILING",
@@ -186,20 +184,17 @@ def plan_of(job: ServedJob) -> dict[str, Any]:
 
 def job_config(job: ServedJob) -> dict[str, Any]:
     config = job.config
-    secret = {name: SECRET for name in ("rest_token",) if getattr(config, name)}
-    shown = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "restart"} | secret
     return {
         "jid": job.id,
         "name": job.name,
         "execution-config": {
             "execution-mode": "PIPELINED",
-            "restart-strategy": config.restart.kind or ("exponential-delay" if config.interval_s else "none"),
+            "restart-strategy": strategy_of(config),
             "job-parallelism": max((vertex.parallelism for vertex in job.vertices()), default=1),
             "object-reuse-mode": config.object_reuse,
-            "user-config": {
-                name: without_credentials(str(value)) for name, value in shown.items() if value is not None
-            },
+            "user-config": by_key(config),
         },
+        "settings": settings_of(config),
     }
 
 
@@ -207,33 +202,38 @@ def exceptions(job: ServedJob, limit: int) -> dict[str, Any]:
     """In the shapes of Flink 2 and, for older dashboards, of 1.x."""
     failures = list(reversed(job.view.snapshot().failures))
     shown = failures[:limit]
+    workers = {
+        span.failure: f"{span.worker.host}:{span.worker.pid}"
+        for span in job.memory.attempts()
+        if span.worker is not None
+    }
     newest = failures[0] if failures else None
     return {
-        "root-exception": None if newest is None else _stack_trace(newest),
+        "root-exception": None if newest is None else stack_trace(newest),
         "timestamp": None if newest is None else ms(newest.at),
         "truncated": len(failures) > limit,
         "all-exceptions": [
             {
-                "exception": _stack_trace(failure),
-                "task": _task_name(failure),
-                "location": "",
-                "endpoint": "",
+                "exception": stack_trace(failure),
+                "task": task_name(failure),
+                "location": workers.get(failure, ""),
+                "endpoint": workers.get(failure, ""),
                 "timestamp": ms(failure.at),
-                "taskManagerId": "",
+                "taskManagerId": workers.get(failure, ""),
             }
             for failure in shown
         ],
         "exceptionHistory": {
             "entries": [
                 {
-                    "exceptionName": failure.kind or "JobFailed",
-                    "stacktrace": _stack_trace(failure),
+                    "exceptionName": "WorkerLost" if failure.lost_slot else failure.kind or "JobFailed",
+                    "stacktrace": stack_trace(failure),
                     "timestamp": ms(failure.at),
                     "failureLabels": {},
-                    "taskName": _task_name(failure),
-                    "endpoint": "",
-                    "location": "",
-                    "taskManagerId": "",
+                    "taskName": task_name(failure),
+                    "endpoint": workers.get(failure, ""),
+                    "location": workers.get(failure, ""),
+                    "taskManagerId": workers.get(failure, ""),
                     "concurrentExceptions": [],
                     "attempt": str(failure.attempt),
                     "uid": failure.uid,
@@ -247,11 +247,11 @@ def exceptions(job: ServedJob, limit: int) -> dict[str, Any]:
     }
 
 
-def _stack_trace(failure: AttemptFailed) -> str:
+def stack_trace(failure: AttemptFailed) -> str:
     return f"{failure.error}\n\n{failure.cause}" if failure.cause else failure.error
 
 
-def _task_name(failure: AttemptFailed) -> str:
+def task_name(failure: AttemptFailed) -> str:
     return f"{failure.operator} - subtask {failure.subtask}" if failure.operator else ""
 
 

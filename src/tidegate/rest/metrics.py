@@ -6,9 +6,7 @@ Three scopes, as in Flink: the job, a task (one subtask of one vertex), an opera
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from tidegate.coordinator.observing import (
     CheckpointStatistics,
@@ -20,6 +18,7 @@ from tidegate.coordinator.observing import (
 from tidegate.coordinator.rates import Load, SubtaskRates
 from tidegate.ids import SlotId
 from tidegate.protocol.watermarks import MAX_WATERMARK
+from tidegate.rest.metric_table import Type
 from tidegate.rest.numbers import counts_of, ms
 from tidegate.rest.served import ServedJob, Vertex
 from tidegate.rest.vertices import LOW
@@ -163,6 +162,7 @@ class Measured:
         part = self._part(slot)
         if part is not None:
             numbers["stateSize"] = part.operator_bytes.get(uid, 0)
+        numbers |= metrics.own
         for name, value in users_numbers(metrics).items():
             numbers[name if name not in numbers else f"{name}_user"] = value
         return numbers
@@ -192,6 +192,14 @@ def users_numbers(metrics: OperatorMetrics) -> Numbers:
     return numbers
 
 
+def user_types(metrics: OperatorMetrics | None) -> dict[str, Type]:
+    """Of the numbers of the user's own: what is not a gauge."""
+    if metrics is None:
+        return {}
+    counted = [*metrics.counters, *(f"{name}_count" for name in metrics.histograms)]
+    return {shown: Type.COUNTER for name in counted for shown in (name, f"{name}_user")}
+
+
 # -- answers ----------------------------------------------------------------------------------------------------------
 
 
@@ -215,23 +223,3 @@ def vertex_metrics(job: ServedJob, vertex: Vertex, wanted: list[str] | None) -> 
         for name, value in measured.of_subtask(vertex, index).items()
     }
     return listed(numbers, wanted)
-
-
-AGGREGATES = ("min", "max", "avg", "sum")
-
-
-def aggregated(samples: Iterable[Numbers], wanted: list[str] | None, aggregates: list[str]) -> list[dict[str, Any]]:
-    """Over subtasks, or over jobs."""
-    values: dict[str, list[float]] = {}
-    for numbers in samples:
-        for name, value in numbers.items():
-            values.setdefault(name, []).append(value)
-    if wanted is None:
-        return [{"id": name} for name in sorted(values)]
-    answers = []
-    for name in wanted:
-        sample = values.get(name)
-        if sample:
-            all_of_it = {"min": min(sample), "max": max(sample), "avg": sum(sample) / len(sample), "sum": sum(sample)}
-            answers.append({"id": name, **{key: all_of_it[key] for key in aggregates}})
-    return answers

@@ -33,6 +33,61 @@ def summary(sample: Sequence[float]) -> dict[str, float]:
     return result
 
 
+def spread(sample: Sequence[int]) -> dict[str, int]:
+    """Over the subtasks of a vertex, as Flink tells it. Of an empty sample everything is 0."""
+    values = sorted(sample) or [0]
+
+    def part(share: float) -> int:
+        return values[min(len(values) - 1, int(share * len(values)))]
+
+    return {
+        "min": values[0],
+        "max": values[-1],
+        "avg": sum(values) // len(values),
+        "sum": sum(values),
+        "median": part(0.5),
+        "p25": part(0.25),
+        "p75": part(0.75),
+        "p95": part(0.95),
+    }
+
+
+def skew(sample: Sequence[float]) -> float:
+    """Percent: the mean distance from the mean, over the mean; at most 100. The same in every subtask: 0."""
+    mean = sum(sample) / len(sample)
+    if mean == 0:
+        return 0.0
+    return min(100.0, 100.0 * sum(abs(value - mean) for value in sample) / len(sample) / mean)
+
+
+AGGREGATES = ("min", "max", "avg", "sum", "skew")
+
+
+def aggregated(
+    samples: Iterable[dict[str, float]], wanted: list[str] | None, aggregates: list[str]
+) -> list[dict[str, Any]]:
+    """Over subtasks, or over jobs."""
+    values: dict[str, list[float]] = {}
+    for numbers in samples:
+        for name, value in numbers.items():
+            values.setdefault(name, []).append(value)
+    if wanted is None:
+        return [{"id": name} for name in sorted(values)]
+    answers = []
+    for name in wanted:
+        sample = values.get(name)
+        if sample:
+            all_of_it = {
+                "min": min(sample),
+                "max": max(sample),
+                "avg": sum(sample) / len(sample),
+                "sum": sum(sample),
+                "skew": skew(sample),
+            }
+            answers.append({"id": name, **{key: all_of_it[key] for key in aggregates}})
+    return answers
+
+
 def counts_of(heartbeats: dict[SlotId, Heartbeat]) -> dict[tuple[str, int], OperatorMetrics]:
     """By uid and subtask."""
     return {(m.uid, m.subtask): m for heartbeat in heartbeats.values() for m in heartbeat.operators}

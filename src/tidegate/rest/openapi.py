@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tidegate import __version__
 from tidegate.rest.routes import ROUTES, Field, Route
+from tidegate.version import __version__
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _ID = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
 _NUMBER = {"type": "integer", "minimum": 0, "maximum": 10**18 - 1}
+_NAME = {"type": "string", "minLength": 1, "maxLength": 200}
 _PARAMETERS = {
     "jobid": _ID,
     "vertexid": _ID,
     "triggerid": _ID,
     "checkpointid": _NUMBER,
     "subtaskindex": _NUMBER,
+    "rescaleuuid": {"type": "string", "format": "uuid"},
+    "taskmanagerid": _NAME,
+    "log": _NAME,
 }
 _ERROR = {
     "description": "what was wrong",
@@ -65,7 +69,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "summary": route.says,
         "tags": ["Flink's"] if route.is_flinks else ["our own"],
         "parameters": parameters,
-        "responses": {str(route.success): {"description": "done", "content": {"application/json": {"schema": {}}}}}
+        "responses": {str(route.success): {"description": "done", "content": _content(route)}}
         | dict.fromkeys(_PROBLEMS, _ERROR),
     }
     if route.body:
@@ -78,6 +82,10 @@ def _operation(route: Route) -> dict[str, Any]:
             schema["required"] = required
         operation["requestBody"] = {"content": {"application/json": {"schema": schema}}}
     return operation
+
+
+def _content(route: Route) -> dict[str, Any]:
+    return {"text/plain": {"schema": {"type": "string"}}} if route.is_text else {"application/json": {"schema": {}}}
 
 
 def _text(says: str, content_type: str) -> dict[str, Any]:

@@ -6,7 +6,9 @@ import logging
 from dataclasses import asdict
 from typing import Any
 
+from tidegate.coordinator.bottleneck import HotShare, VertexLoad, bottleneck
 from tidegate.coordinator.hottest import OperatorKey, hottest
+from tidegate.coordinator.observing import JobStatus
 from tidegate.protocol.watermarks import MAX_WATERMARK
 from tidegate.rest.metrics import Measured
 from tidegate.rest.numbers import ms
@@ -24,12 +26,46 @@ def operators(job: ServedJob) -> dict[str, Any]:
     hot = hottest(measured.snapshot.heartbeats.values(), HOTTEST)
     return {
         "now": ms(measured.now),
+        "bottleneck": _verdict(job, measured, hot),
         "operators": [
             _operator(measured, vertex, uid, rates.get(uid), [key for key in hot if key.uid == uid])
             for vertex in job.vertices()
             for uid in vertex.uids
         ],
     }
+
+
+def _verdict(job: ServedJob, measured: Measured, hot: tuple[OperatorKey, ...]) -> dict[str, Any] | None:
+    """None where nothing flows."""
+    if measured.snapshot.status is not JobStatus.RUNNING:
+        return None
+    verdict = bottleneck([_vertex_load(job, measured, vertex, hot) for vertex in job.vertices()])
+    return {
+        "sentence": verdict.sentence,
+        "advice": verdict.advice,
+        "vertex": verdict.vertex,
+        "subtask": verdict.subtask,
+        "isBottleneck": verdict.is_bottleneck,
+    }
+
+
+def _vertex_load(job: ServedJob, measured: Measured, vertex: Vertex, hot: tuple[OperatorKey, ...]) -> VertexLoad:
+    vertex_of = {uid: other.id for other in job.vertices() for uid in other.uids}
+    hottest_of: dict[int, HotShare] = {}
+    for key in hot:  # the hottest first
+        if key.uid in vertex.uids:
+            hottest_of.setdefault(key.subtask, HotShare(key.key, key.share))
+    return VertexLoad(
+        id=vertex.id,
+        name=vertex.name,
+        inputs=tuple(
+            vertex_of[edge.edge.upstream]
+            for edge in job.plan.edges
+            if not edge.is_chained and edge.edge.downstream in vertex.uids
+        ),
+        subtasks={index: measured.loads[slot] for index, slot in enumerate(vertex.slots()) if slot in measured.loads},
+        hottest=hottest_of,
+    )
 
 
 def hot_key(hot: OperatorKey) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Answers that are no results: a status and sentences, in Flink's shape `{"errors": [...]}`. Driver; pure."""
+"""Answers that are not results: a status and sentences, in Flink's shape `{"errors": [...]}`. Driver; pure."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A vertex runs with its `upperBound`: a job has all of its slots, or does not run, so `lowerBound` is 1 and asks for nothing.
 What is asked for is done in the background by a rescale, as in Flink; where it cannot be done, the job's log says why, and the
-job goes on as it was.
+job continues as it was.
 """
 
 from __future__ import annotations

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tidegate.config import JobConfig
+from tidegate.coordinator.measuring import JobMeasures
 from tidegate.coordinator.observing import (
     AttemptStarted,
     CheckpointStatistics,
@@ -19,14 +20,17 @@ from tidegate.coordinator.observing import (
     JobStatus,
     JobView,
     SlotReported,
+    SlotSampled,
     StatusChanged,
 )
+from tidegate.coordinator.profiling import StackProfile
 from tidegate.coordinator.rates import Load, OperatorRates, RateMeter, SubtaskRates
 from tidegate.durations import Duration
 from tidegate.graph.plan import Chain, JobPlan, Parallelism
 from tidegate.graph.specs import SinkSpec, SourceSpec
 from tidegate.ids import AttemptId, SlotId
 from tidegate.rest.identity import vertex_id
+from tidegate.rest.remembering import JobMemory
 
 MAX_ENDED = 20  #: jobs of this process that have ended and are still shown
 MAX_PLANS = 100  #: of one job: older ones are those of checkpoints that are forgotten
@@ -45,6 +49,15 @@ class Hands(Protocol):
     def stop(self, directory: str | None, *, drain: bool, format: str) -> str: ...
     def rescale(self, parallelism: Parallelism) -> Any: ...
     def workers(self) -> dict[SlotId, Any]: ...
+    def sample_stacks(self, slots: Collection[SlotId], seconds: float, per_s: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a job runs on; one that was not started on Spark has nothing to tell."""
+
+    spark: dict[str, str] = field(default_factory=dict)  #: settings, without secrets
+    spark_pages: str | None = None  #: the address of Spark's own pages
 
 
 @dataclass(slots=True)
@@ -59,12 +72,17 @@ class ServedJob:
     started_at: float  #: epoch seconds
     clock: Callable[[], float] = time.monotonic
     totals: dict[int, tuple[CheckpointStatistics, Any]] = field(default_factory=dict)  #: for rest/checkpoints.py
+    measures: JobMeasures = field(default_factory=JobMeasures)  #: for rest/prometheus.py
+    profile: StackProfile = field(default_factory=StackProfile)  #: for rest/flame_graph.py
+    memory: JobMemory = field(init=False)
+    surroundings: Surroundings = field(default_factory=Surroundings)
     _plans: list[tuple[AttemptId, JobPlan]] = field(default_factory=list)  #: each with the first attempt that ran it
     _meter: RateMeter = field(default_factory=RateMeter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.view.subscribe(self._on)
+        self.memory = JobMemory(self)  # after that: it reads the rates
 
     @property
     def plan(self) -> JobPlan:
@@ -94,13 +112,17 @@ class ServedJob:
 
     def _on(self, event: JobEvent) -> None:
         """In the coordinator's thread."""
+        self.measures.note(event)
         if isinstance(event, SlotReported):
             with self._lock:
                 self._meter.note(event.slot, event.heartbeat, self.clock())
         elif isinstance(event, StatusChanged) and event.status.is_terminal:
             with self._lock:
                 self._meter.clear()  # nothing flows any more
+        elif isinstance(event, SlotSampled):
+            self.profile.note(event.slot, event.sampled, self.clock())
         elif isinstance(event, AttemptStarted):
+            self.profile.clear()
             with self._lock:
                 self._meter.clear()
                 if not self._plans or self._plans[-1][1] is not self.plan:

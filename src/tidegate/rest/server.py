@@ -109,7 +109,7 @@ class RestServer:
         try:
             self._server.run(sockets=[self._socket])
         except BaseException:
-            log.exception("REST has ended; the job goes on without it")
+            log.exception("REST has ended; the job continues without it")
 
 
 def listen(address: str, port: int | None) -> socket.socket:
@@ -118,7 +118,7 @@ def listen(address: str, port: int | None) -> socket.socket:
     try:
         family, _, _, _, place = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:
-        raise ConfigurationError(f"rest.bind-address: {address} is no address of this machine: {error}") from error
+        raise ConfigurationError(f"rest.bind-address: {address} is not an address of this machine: {error}") from error
     for candidate in candidates:
         # With the protocol named, asyncio sends at once (TCP_NODELAY); else each answer waits 40 ms for an acknowledgement.
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

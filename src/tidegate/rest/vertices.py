@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tidegate.coordinator.observing import JobSnapshot
+from tidegate.coordinator.observing import JobSnapshot, JobStatus
 from tidegate.rest.jobs import accumulator_list, execution_state, times_of, user_counters
-from tidegate.rest.numbers import EXECUTION_STATES, counts_of, io_metrics, ms
+from tidegate.rest.numbers import EXECUTION_STATES, counts_of, io_metrics, ms, spread
 from tidegate.rest.problems import not_found
 from tidegate.rest.served import ServedJob, Vertex
 
 LOW, HIGH = 0.1, 0.5  #: Flink's borders between ok, low and high back-pressure
+_TIMED_STATES = ("CREATED", "SCHEDULED", "DEPLOYING", "INITIALIZING", "RUNNING")
 
 
 def find_vertex(job: ServedJob, id: str) -> Vertex:
@@ -48,28 +49,54 @@ def subtask_entry(job: ServedJob, snapshot: JobSnapshot, vertex: Vertex, index: 
         "duration": max(0, (ms(time.time()) if times["end-time"] < 0 else times["end-time"]) - attempt_at),
         "metrics": io_metrics(snapshot, vertex, [index]),
         "taskmanager-id": where,
-        "status-duration": {},
+        "status-duration": _status_durations(snapshot, attempt_at, times["end-time"]),
         "other-concurrent-attempts": None,
         "start_time": attempt_at,
     }
 
 
+def _status_durations(snapshot: JobSnapshot, attempt_at: int, end: int) -> dict[str, int]:
+    """How long the attempt's subtasks were in each state, in ms. They start together: what comes before is INITIALIZING."""
+    now = ms(time.time()) if end < 0 else end
+    running = ms(snapshot.timestamps.get(JobStatus.RUNNING, 0.0))
+    has_run = running >= attempt_at
+    durations = dict.fromkeys(_TIMED_STATES, 0)
+    if snapshot.attempt is not None:
+        durations["INITIALIZING"] = max(0, (running if has_run else now) - attempt_at)
+        durations["RUNNING"] = max(0, now - running) if has_run else 0
+    return durations
+
+
+def _aggregated(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """Over subtasks: each number of theirs, and each of their durations."""
+
+    def over(part: str) -> dict[str, dict[str, int]]:
+        names = [name for name, value in (entries[0][part] if entries else {}).items() if not isinstance(value, bool)]
+        return {name: spread([int(entry[part][name]) for entry in entries]) for name in names}
+
+    return {"metrics": over("metrics"), "status-duration": over("status-duration")}
+
+
 def vertex_details(job: ServedJob, vertex: Vertex) -> dict[str, Any]:
-    snapshot = job.view.snapshot()
+    entries = _subtask_entries(job, vertex)
     return {
         "id": vertex.id,
         "name": vertex.name,
         "parallelism": vertex.parallelism,
         "maxParallelism": vertex.max_parallelism,
         "now": ms(time.time()),
-        "subtasks": [subtask_entry(job, snapshot, vertex, index) for index in range(vertex.parallelism)],
-        "aggregated": {"metrics": {}, "status-duration": {}},
+        "subtasks": entries,
+        "aggregated": _aggregated(entries),
     }
 
 
-def subtask_times(job: ServedJob, vertex: Vertex) -> dict[str, Any]:
+def _subtask_entries(job: ServedJob, vertex: Vertex) -> list[dict[str, Any]]:
     snapshot = job.view.snapshot()
-    entries = [subtask_entry(job, snapshot, vertex, index) for index in range(vertex.parallelism)]
+    return [subtask_entry(job, snapshot, vertex, index) for index in range(vertex.parallelism)]
+
+
+def subtask_times(job: ServedJob, vertex: Vertex) -> dict[str, Any]:
+    entries = _subtask_entries(job, vertex)
     return {
         "id": vertex.id,
         "name": vertex.name,
@@ -88,9 +115,9 @@ def subtask_times(job: ServedJob, vertex: Vertex) -> dict[str, Any]:
 
 def task_managers(job: ServedJob, vertex: Vertex) -> dict[str, Any]:
     snapshot = job.view.snapshot()
-    by_place: dict[str, list[int]] = {}
-    for index in range(vertex.parallelism):
-        by_place.setdefault(endpoint(job, vertex, index), []).append(index)
+    by_place: dict[str, list[dict[str, Any]]] = {}
+    for entry in _subtask_entries(job, vertex):
+        by_place.setdefault(entry["endpoint"], []).append(entry)
     state = execution_state(snapshot.status)
     return {
         "id": vertex.id,
@@ -101,12 +128,12 @@ def task_managers(job: ServedJob, vertex: Vertex) -> dict[str, Any]:
                 "endpoint": where,
                 "status": state,
                 **times_of(job, snapshot),
-                "metrics": io_metrics(snapshot, vertex, subtasks),
-                "status-counts": dict.fromkeys(EXECUTION_STATES, 0) | {state: len(subtasks)},
+                "metrics": io_metrics(snapshot, vertex, [entry["subtask"] for entry in entries]),
+                "status-counts": dict.fromkeys(EXECUTION_STATES, 0) | {state: len(entries)},
                 "taskmanager-id": where,
-                "aggregated": {"metrics": {}, "status-duration": {}},
+                "aggregated": _aggregated(entries),
             }
-            for where, subtasks in by_place.items()
+            for where, entries in by_place.items()
         ],
     }
 

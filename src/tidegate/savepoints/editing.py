@@ -226,7 +226,7 @@ class SavepointEdit:
     def write(self, folder: str) -> Savepoint:
         """A new savepoint in `folder`, which must not hold one. It needs nothing of the old one.
 
-        :raises ConfigurationError: for rows that are no state. :raises CheckpointDamaged: when there is one already.
+        :raises ConfigurationError: for rows that are not state. :raises CheckpointDamaged: when there is one already.
         """
         target = as_uri(folder)
         store = reaching_anywhere(open_store(target))

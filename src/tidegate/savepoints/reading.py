@@ -16,9 +16,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from tidegate.errors import ConfigurationError
-from tidegate.state.backend import Section
+from tidegate.ids import EVENT_TIMERS, PROCESSING_TIMERS
+from tidegate.savepoints.stored_sections import stored_sections
 from tidegate.state.canonical_rows import canonical_rows, key_type_named
-from tidegate.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
 from tidegate.storage.anywhere import as_uri, folder_of, is_uri, reaching_anywhere
 from tidegate.storage.checkpoints import read_metadata
 from tidegate.storage.metadata import IN_FLIGHT, NOT_KEYED, PARQUET, CheckpointMetadata, OperatorInfo, SectionRef
@@ -83,7 +83,7 @@ class StateTable:
             for section, rows in read_sections(store, chosen):
                 yield section.key_group, _for_people(info, section.kind, section.key_group, rows)
         for files in (files for slot in metadata.slots for files in slot.states if files.uid == self.uid):
-            for stored in sections_of_files(store, files):
+            for stored in stored_sections(store, files, files.key_groups):
                 if (stored.state, stored.kind) == (self.name, self.kind):
                     yield stored.key_group, _for_people(info, stored.kind, stored.key_group, stored.rows)
 
@@ -268,7 +268,7 @@ class Savepoint:
         known = self._counts.get((files.uid, files.subtask))
         if known is None:
             known = Counter()
-            for section in sections_of_files(self.store, files):
+            for section in stored_sections(self.store, files, files.key_groups):
                 known[section.state, section.kind] += section.rows.num_rows
             self._counts[files.uid, files.subtask] = known
         return known
@@ -284,13 +284,6 @@ class Savepoint:
 
     def __repr__(self) -> str:
         return f"<Savepoint {self.path}: job {self.job!r}, checkpoint {self.checkpoint}>"
-
-
-def sections_of_files(store: ObjectStore, files: StateFiles) -> Iterator[Section]:
-    """Of incremental checkpoints, of both backends. RocksDB is needed for its own alone."""
-    from tidegate.task.keyed_files import stored_sections
-
-    return stored_sections(store, files, files.key_groups)
 
 
 def _for_people(info: OperatorInfo, kind: str, key_group: int, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -9,8 +9,8 @@ from tidegate.savepoints.reading import Savepoint
 from tidegate.storage.anywhere import is_uri
 from tidegate.storage.paths import METADATA_NAME
 
-MOST_OFFERED = 5
-MOST_FOLDERS = 10_000  #: looked at; a folder may hold anything
+MAX_OFFERED = 5
+MAX_FOLDERS = 10_000  #: looked at; a folder may hold anything
 
 
 def load_local(path: str) -> Savepoint:
@@ -25,7 +25,7 @@ def load_local(path: str) -> Savepoint:
         below = found_below(path.removeprefix("file://"))
         if not below:
             raise
-        some = "\n".join(f"    {each}" for each in below[:MOST_OFFERED])
+        some = "\n".join(f"    {each}" for each in below[:MAX_OFFERED])
         raise ConfigurationError(f"{error}. Below it there are\n{some}") from None
 
 
@@ -35,6 +35,6 @@ def found_below(folder: str) -> list[str]:
     for count, (place, _, files) in enumerate(os.walk(folder)):
         if METADATA_NAME in files:
             found.append((os.path.getmtime(os.path.join(place, METADATA_NAME)), place))
-        if count >= MOST_FOLDERS:
+        if count >= MAX_FOLDERS:
             break
     return [place for _, place in sorted(found, reverse=True)]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import cloudpickle
 
-from tidegate.coordinator.ports import GangEnd
 from tidegate.ids import AttemptId
+from tidegate.ports import GangEnd
 from tidegate.spark.gang import Gang, GangResult
 from tidegate.spark.session import check_slots, driver_address, own_session
 from tidegate.task.main import ShippedAttempt, run_layer
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidegate.graph.plan import JobPlan
+    from tidegate.ports import CrashPoints
     from tidegate.spark.pipelined import LayerFunction
-    from tidegate.task.ports import CrashPoints
     from tidegate.task.program import SlotSettings
 
 LOCAL_EXECUTOR = "driver"  #: Spark's name for it in local mode

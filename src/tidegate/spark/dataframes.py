@@ -4,7 +4,7 @@ Where it runs: `write_to` on the driver, as a Spark job of its own before the st
 Spark refuses a job that mixes pipelined and regular shuffles. The files are then read on the executors, as
 connectors/files_source.py reads any others. When they are written, and where: coordinator/inputs.py.
 
-So a resumed job goes on with the rows of its first start, whatever the DataFrame would give now.
+So a resumed job continues with the rows of its first start, whatever the DataFrame would give now.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidegate.coordinator.ports import GangEnd
+from tidegate.ports import GangEnd
 from tidegate.shown import shown_error
 from tidegate.spark.executor_python import explain
 from tidegate.spark.pipelined import build_plan, run_pipelined
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tidegate.spark.pipelined import LayerFunction
 
 
-_MOST_TASKS = 10_000
+_MAX_TASKS = 10_000
 _CONSEQUENCE = "the writer task likely failed"
 _CAUSE_S = 2.0
 
@@ -73,7 +73,7 @@ class Gang:
         for job in tracker.getJobIdsForGroup(self._group):
             info = tracker.getJobInfo(job)
             for stage in () if info is None else info.stageIds:
-                tasks = store.taskList(stage, 0, _MOST_TASKS)
+                tasks = store.taskList(stage, 0, _MAX_TASKS)
                 found += [tasks.apply(i) for i in range(tasks.size())]
         return found
 

@@ -1,7 +1,7 @@
 """The Spark settings that a pipelined job of ours needs, each with its reason. Driver.
 
 Static ones are read when the SparkContext starts, so a session made without them is refused, naming what to set. The
-others go on a session of our own (`newSession`), never on the user's. Evidence: docs/decisions/0009-spark-internals.md.
+others belong on a session of our own (`newSession`), never on the user's. Evidence: docs/decisions/0009-spark-internals.md.
 """
 
 from __future__ import annotations

@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import tidegate
 from tidegate.errors import ConfigurationError
+from tidegate.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PYTHON_PATH = "spark.executorEnv.PYTHONPATH"
-MOST_BYTES = 100 << 20  #: of modules; more is a mistake, like a program in a home folder
+MAX_BYTES = 100 << 20  #: of modules; more is a mistake, like a program in a home folder
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 LEFT_OUT = frozenset({"__pycache__"})
 PACKED = (".zip", ".whl", ".egg")
@@ -65,8 +65,8 @@ def pack(folder: str, files: Iterable[str], archives: Iterable[str]) -> Shipment
     """
     place = Path(tempfile.mkdtemp(prefix="tidegate-shipped-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)  # Spark reads them as long as the driver lives
-    own = {"tidegate": Path(tidegate.__file__).parent}
-    modules = [_zipped(place, f"tidegate-{tidegate.__version__}", own)]
+    own = {"tidegate": Path(__file__).parents[1]}
+    modules = [_zipped(place, f"tidegate-{__version__}", own)]
     programs = {name: path for name, path in program_modules(folder).items() if name not in own}
     if programs:
         modules.append(_zipped(place, "modules", programs))
@@ -105,10 +105,10 @@ def _zipped(place: Path, name: str, modules: Mapping[str, Path]) -> Path:
     """One zip of modules and packages. Its name has a hash of what is in it: executors may keep an older one."""
     files = {inside: path for module, path in modules.items() for inside, path in _files_of(module, path)}
     size = sum(path.stat().st_size for path in files.values())
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         largest = max(files, key=lambda inside: files[inside].stat().st_size)
         raise ConfigurationError(
-            f"the modules that the program would ship to the executors have {size >> 20} MiB, more than {MOST_BYTES >> 20} "
+            f"the modules that the program would ship to the executors have {size >> 20} MiB, more than {MAX_BYTES >> 20} "
             f"({files[largest]} is the largest file): keep the program in a folder of its own, and data out of its packages"
         )
     digest = hashlib.sha256()

@@ -143,6 +143,10 @@ class KeyedStateBackend(ABC):
     def state_size(self) -> dict[str, int]:
         """How many keys (in each of their namespaces) each state holds, expired ones too. For metrics."""
 
+    def metrics(self) -> dict[str, float]:
+        """Numbers of the backend's own, by the names in docs/metrics.md. For the heartbeat's thread: it must only read."""
+        return {}
+
     def close(self) -> None:
         """Let go of files and memory."""
 

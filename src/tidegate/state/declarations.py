@@ -33,6 +33,8 @@ V = TypeVar("V")
 In = TypeVar("In", contravariant=True)
 Out = TypeVar("Out", covariant=True)
 Accumulator = TypeVar("Accumulator")
+Given = TypeVar("Given")  #: by a constructor's argument: the class's own variables may not be in the type of its `self`
+GivenKey = TypeVar("GivenKey")
 
 Kind = Literal["value", "list", "map", "reducing", "aggregating", "timer"]
 
@@ -111,17 +113,30 @@ class ValueState(StoredValue, Generic[T]):
     """One value for each key. `get` gives `default` where nothing was set: None unless declared.
 
     :raises TypeDeclarationError: for a type that cannot be stored, or a default that is not of it.
+
+        >>> class Last(tg.KeyedProcessFunction):
+        ...     last = tg.ValueState(int, default=0)
+        ...     def process_element(self, n, ctx):
+        ...         yield n - self.last.get()
+        ...         self.last.set(n)
+        >>> harness(Last(), key_by=lambda n: "all").process_many([5, 7, 4])
+        [5, 2, -3]
     """
 
     kind = "value"
 
     @overload
     def __init__(
-        self: ValueState[T | None], type: type[T], *, ttl: Ttl | None = ..., renamed_from: str | None = ...
+        self: ValueState[Given | None], type: type[Given], *, ttl: Ttl | None = ..., renamed_from: str | None = ...
     ) -> None: ...
     @overload
     def __init__(
-        self: ValueState[T], type: type[T], *, default: T, ttl: Ttl | None = ..., renamed_from: str | None = ...
+        self: ValueState[Given],
+        type: type[Given],
+        *,
+        default: Given,
+        ttl: Ttl | None = ...,
+        renamed_from: str | None = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -147,13 +162,22 @@ class ValueState(StoredValue, Generic[T]):
 
 
 class ListState(Declaration, Generic[T]):
-    """An ordered list for each key; `type` is that of its elements."""
+    """An ordered list for each key; `type` is that of its elements.
+
+    >>> class Gather(tg.KeyedProcessFunction):
+    ...     words = tg.ListState(str)
+    ...     def process_element(self, word, ctx):
+    ...         self.words.add(word)
+    >>> gathered = harness(Gather(), key_by=len)
+    >>> gathered.process_many(["to", "be", "not"]), gathered.state(2)
+    ([], {'words': ['to', 'be']})
+    """
 
     kind = "list"
 
     @overload
     def __init__(
-        self: ListState[T], type: type[T], *, ttl: Ttl | None = ..., renamed_from: str | None = ...
+        self: ListState[Given], type: type[Given], *, ttl: Ttl | None = ..., renamed_from: str | None = ...
     ) -> None: ...
     @overload
     def __init__(self: ListState[Any], type: Any, *, ttl: Ttl | None = ..., renamed_from: str | None = ...) -> None: ...
@@ -178,15 +202,24 @@ class ListState(Declaration, Generic[T]):
 
 
 class MapState(Declaration, Generic[K, V]):
-    """A map for each key. The map's own keys must be of a type whose values cannot change."""
+    """A map for each key. The map's own keys must be of a type whose values cannot change.
+
+    >>> class Pages(tg.KeyedProcessFunction):
+    ...     visits = tg.MapState(str, int)
+    ...     def process_element(self, click, ctx):
+    ...         self.visits[click[1]] = self.visits.get(click[1], 0) + 1
+    >>> pages = harness(Pages(), key_by=0)
+    >>> pages.process_many([("ann", "/"), ("ann", "/tea"), ("ann", "/")]), pages.state("ann")
+    ([], {'visits': {'/': 2, '/tea': 1}})
+    """
 
     kind = "map"
 
     @overload
     def __init__(
-        self: MapState[K, V],
-        key_type: type[K],
-        value_type: type[V],
+        self: MapState[GivenKey, Given],
+        key_type: type[GivenKey],
+        value_type: type[Given],
         *,
         ttl: Ttl | None = ...,
         renamed_from: str | None = ...,
@@ -233,6 +266,15 @@ class ReducingState(StoredValue, Generic[T]):
     """One value for each key, into which `add` folds each new one: `total = tg.ReducingState(int, operator.add)`.
 
     `reduce_function(so_far, new)` returns a value of the same type. The first value that is added is kept as it is.
+
+        >>> import operator
+        >>> class Total(tg.KeyedProcessFunction):
+        ...     total = tg.ReducingState(int, operator.add)
+        ...     def process_element(self, n, ctx):
+        ...         self.total.add(n)
+        ...         yield self.total.get()
+        >>> harness(Total(), key_by=lambda n: "all").process_many([1, 2, 3])
+        [1, 3, 6]
     """
 
     kind = "reducing"
@@ -240,9 +282,9 @@ class ReducingState(StoredValue, Generic[T]):
 
     @overload
     def __init__(
-        self: ReducingState[T],
-        type: type[T],
-        reduce_function: Callable[[T, T], T],
+        self: ReducingState[Given],
+        type: type[Given],
+        reduce_function: Callable[[Given, Given], Given],
         *,
         ttl: Ttl | None = ...,
         renamed_from: str | None = ...,

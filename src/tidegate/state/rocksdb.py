@@ -38,6 +38,7 @@ from tidegate.state.rocksdb_keys import Addresses, group_prefix
 from tidegate.state.rocksdb_lists import RocksList, RocksLists
 from tidegate.state.rocksdb_maps import RocksMap, RocksMaps
 from tidegate.state.rocksdb_options import RocksMemory, RocksSettings, database_options
+from tidegate.state.rocksdb_properties import properties_of
 from tidegate.state.rocksdb_rows import cells_of
 from tidegate.state.rocksdb_sections import stored_sections
 from tidegate.state.rocksdb_store import Family, RocksStore, RowFormat, StoredStates, row_format
@@ -188,6 +189,9 @@ class RocksStateBackend(TableBackend[RocksTable]):
             name: table.family.rows.property_int_value("rocksdb.estimate-num-keys") or 0
             for name, (_, table, _) in self._states.items()
         }
+
+    def metrics(self) -> dict[str, float]:
+        return properties_of(self._store)
 
     def close(self) -> None:
         self._memory.leave(self)

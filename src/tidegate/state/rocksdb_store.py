@@ -143,10 +143,10 @@ class RocksStore:
         options = self._options
         self.folder = folder
         self.families: dict[str, Family] = {}
-        self._is_open = False
+        self.is_open = False
         exists = (folder / "CURRENT").exists()
         self.db = open_database(folder, options)
-        self._is_open = True
+        self.is_open = True
         if exists:
             check_format(self.db, folder)
         else:
@@ -235,8 +235,8 @@ class RocksStore:
             for family in self.families.values():
                 family.close()
             self.families = {}
-            if self._is_open:
-                self._is_open = False
+            if self.is_open:
+                self.is_open = False
                 self.db.close()
 
 

@@ -33,8 +33,6 @@ from tidegate.types.scalars import INT64_MAX, INT64_MIN
 if TYPE_CHECKING:
     from tidegate.state.backend import KeyedStateBackend
 
-EVENT_TIMERS = "_event_time_timers"
-PROCESSING_TIMERS = "_processing_time_timers"
 LONGEST_CHAIN = 16  #: of timers that set each other at the end of time
 MOMENT_BYTES = 8
 

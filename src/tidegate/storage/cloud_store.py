@@ -55,7 +55,7 @@ class CloudStore(ObjectStore):
         except StorageNotFound:
             raise
         except StorageError:
-            # Servers refuse a range that begins behind the end. A file cut short is no trouble of the network.
+            # Servers refuse a range that begins after the end. A file cut short is not a trouble of the network.
             size = self._ask("look at", path, lambda: int(obstore.head(self._store, path)["size"]))
             if start >= size:
                 return b""

@@ -1,6 +1,6 @@
 """Deleting a savepoint that nobody needs any more. Driver, or any machine. A checkpoint is never deleted by this.
 
-The metadata goes first: from then on the folder is no savepoint, whatever is left of it.
+The metadata goes first: from then on the folder is not a savepoint, whatever is left of it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ def dispose_of(path: str) -> None:
     except StorageNotFound:
         raise ConfigurationError(f"there is no savepoint at {without_credentials(path)}") from None
     if not is_savepoint(data):
-        raise ConfigurationError(f"{without_credentials(path)} is no savepoint: it is a checkpoint, or something else")
+        raise ConfigurationError(
+            f"{without_credentials(path)} is not a savepoint: it is a checkpoint, or something else"
+        )
     store.delete(inside + METADATA_NAME)
     store.delete_many(store.list(inside))

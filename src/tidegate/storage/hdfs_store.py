@@ -40,7 +40,7 @@ except ImportError as error:
 
 T = TypeVar("T")
 
-#: Hadoop's default goes on for minutes: longer than a checkpoint may wait. This is about half a minute.
+#: Hadoop's default continues for minutes: longer than a checkpoint may wait. This is about half a minute.
 CLIENT_SETTINGS = {"dfs.client.failover.max.attempts": "7", "dfs.client.failover.sleep.max.millis": "8000"}
 _NO_SPACE = ("DSQuotaExceeded", "NSQuotaExceeded", "QuotaExceeded", "No space left", "could only be written to 0")
 _BELOW_A_FILE = ("(is not a directory)", "ParentNotDirectory")

@@ -2,25 +2,25 @@
 
     log/00000000.json   GENERATION 1            every record is created only if absent, and never changed or deleted;
     log/00000001.json   CHECKPOINT 1            sequence numbers have no gaps;
-    log/00000002.json   GENERATION 2            each record tells all: the newest alone is enough to go on
+    log/00000002.json   GENERATION 2            each record tells all: the newest alone is enough to continue
     log/00000003.json   CHECKPOINT 2
 
-Invariant 1. A driver writes only records of its own generation, and only right behind the last record it has seen. So
+Invariant 1. A driver writes only records of its own generation, and only right after the last record it has seen. So
              after a record of generation g+1 there is never one of generation g.
 Invariant 2. Checkpoint ids in the log only grow, also over generations and after a rollback to an older checkpoint:
              `next_checkpoint_id` is above every id that was ever logged, and `completed` refuses a smaller one.
 Invariant 3. `latest` is the last of `retained`, unless it lies outside the job's folder (a job started from elsewhere).
 
 Which ids a new generation gives out: from `next_checkpoint_id` on, without a gap. An id that an older driver triggered
-but never logged may thus be given out again. That is harmless: no slot commits before the id stands in the log, the
+but never logged may thus be given out again. That is harmless: no slot commits before the id is in the log, the
 older driver can no longer put it there (invariant 1), and all that was staged for it has the older attempt in its name.
-A savepoint stands only behind a checkpoint with a larger id, so no other snapshot gets its id. That of a stop has none
-behind it: it is noted (SAVEPOINT) before it stands, with its folder, and the id is used up. If the record of the stop
+A savepoint stands only once a checkpoint with a larger id is complete, so no other snapshot gets its id. That of a stop has
+none after it: it is noted (SAVEPOINT) before it stands, with its folder, and the id is used up. If the record of the stop
 does not follow, the job has gone on without it, and the next attempt discards the folder. Inside a generation the
 coordinator counts on in memory and never gives an id out twice.
 
-A record whose `create` fails is *in doubt*: it may stand in the log, or arrive there later. Two ways out: `append` the
-very same record again until it succeeds, or `take_generation`: its record takes the sequence number, or is put behind
+A record whose `create` fails is *in doubt*: it may be in the log, or arrive there later. Two ways out: `append` the
+very same record again until it succeeds, or `take_generation`: its record takes the sequence number, or is put after
 the one in doubt, and from then on the question is settled. Nothing else can be appended in between.
 """
 
@@ -53,13 +53,13 @@ class Resume(enum.Enum):
     """Where a driver that takes the job over wants to begin, unless it names a checkpoint."""
 
     FRESH = "fresh"  #: at the beginning; refused where the log has any record
-    LATEST = "latest"  #: behind the newest record; refused where it says FINISHED
+    LATEST = "latest"  #: after the newest record; refused where it says FINISHED
 
 
 class JobLog:
     """One driver's view of the log. Used by one thread at a time.
 
-    `last` is the newest record that this driver has seen, and (after `take_generation`) it may append behind it.
+    `last` is the newest record that this driver has seen, and (after `take_generation`) it may append after it.
     """
 
     def __init__(self, store: ObjectStore, paths: JobPaths, writer: str | None = None) -> None:
@@ -73,7 +73,7 @@ class JobLog:
 
     @property
     def in_doubt(self) -> LogRecord | None:
-        """A record that may or may not stand in the log, see the module's text."""
+        """A record that may or may not be in the log, see the module's text."""
         return self._in_doubt
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class JobLog:
         """Become the driver of the job; every older driver's next append fails. May be repeated after a StorageError.
 
         1. Read the newest record; refuse what `resume` does not allow.
-        2. Create the GENERATION record behind it.
+        2. Create the GENERATION record after it.
         3. If the number is taken, begin again: `resume` is judged by what stands there now. (It may be our own record,
            by an earlier try whose answer was lost; then the job is ours.)
 
@@ -228,7 +228,7 @@ class JobLog:
                 retained = [*retained, resume]
             latest, stopping = resume, False
             if unsettled and f"/{unsettled.rpartition('/')[2]}/" in resume.metadata_path:
-                unsettled = ""  # the job goes on from it, so it counts
+                unsettled = ""  # the job continues from it, so it counts
         return LogRecord(
             sequence=sequence,
             kind=LogKind.GENERATION,
@@ -360,7 +360,7 @@ class JobLog:
         )
 
     def _held(self) -> LogRecord:
-        """The record to append behind; it must be of this driver's own generation."""
+        """The record to append after; it must be of this driver's own generation."""
         if self.last is None or self._generation is None:
             raise ProtocolViolation("a driver that has taken no generation appends to the job's log")
         if self.last.generation != self._generation:

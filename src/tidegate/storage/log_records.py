@@ -52,7 +52,7 @@ class CheckpointPointer(msgspec.Struct, frozen=True):
 
 
 class LogRecord(msgspec.Struct, frozen=True):
-    """One step of the job. Everything that a driver must know to go on from here."""
+    """One step of the job. Everything that a driver must know to continue from here."""
 
     sequence: int
     kind: LogKind
@@ -94,7 +94,7 @@ def encode_record(record: LogRecord) -> bytes:
 
 
 def decode_record(data: bytes, uri: str) -> LogRecord:
-    """:raises CheckpointDamaged: when the bytes are no record, were changed, or are of a version that we cannot
+    """:raises CheckpointDamaged: when the bytes are not a record, were changed, or are of a version that we cannot
     read."""
     try:
         envelope = decode_versioned(data, _Envelope, "format_version", (LOG_FORMAT_VERSION,), uri)

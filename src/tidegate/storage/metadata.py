@@ -176,7 +176,7 @@ def encode_metadata(metadata: CheckpointMetadata) -> bytes:
 
 
 def decode_metadata(data: bytes, path: str) -> CheckpointMetadata:
-    """:raises CheckpointDamaged: when the file is no metadata, of a version that this release cannot read, or names a file
+    """:raises CheckpointDamaged: when the file is not metadata, of a version that this release cannot read, or names a file
     outside of every storage."""
     try:
         metadata = decode_versioned(data, CheckpointMetadata, "format_version", (FORMAT_VERSION,), path)
@@ -187,6 +187,6 @@ def decode_metadata(data: bytes, path: str) -> CheckpointMetadata:
             file.path for state in slot.states for file in state.files
         ]:
             if named is not None:
-                # A whole URI: of a job that goes on from files of a savepoint elsewhere.
+                # A whole URI: of a job that continues from files of a savepoint elsewhere.
                 check_stored_path(named.partition("://")[2].lstrip("/") if "://" in named else named, path)
     return metadata

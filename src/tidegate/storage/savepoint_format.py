@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from tidegate.errors import CheckpointDamaged
-from tidegate.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
+from tidegate.ids import EVENT_TIMERS, PROCESSING_TIMERS
 from tidegate.storage.metadata import (
     IN_FLIGHT,
     PARQUET,
@@ -280,7 +280,7 @@ def is_savepoint(data: bytes) -> bool:
 
 
 def decode_savepoint(data: bytes, uri: str) -> SavepointMetadata:
-    """:raises CheckpointDamaged: when the bytes are no savepoint's JSON, of a version that this release cannot read, or name
+    """:raises CheckpointDamaged: when the bytes are not a savepoint's JSON, of a version that this release cannot read, or name
     a file outside its folder: whoever claims a savepoint deletes its files one day."""
     readable = (WITHOUT_FILES, SAVEPOINT_VERSION)
     try:

@@ -90,7 +90,7 @@ class SnapshotFileWriter:
     def finish(
         self, end: Callable[[list[SectionRef]], bytes] = lambda index: b""
     ) -> tuple[pa.Buffer, list[SectionRef]]:
-        """The file's bytes and its index; `end` gives what is to stand behind the sections. The writer is used up."""
+        """The file's bytes and its index; `end` gives what is to follow the sections. The writer is used up."""
         self._write(end(self._sections))
         if self._file is None:
             return self._out.getvalue(), self._sections

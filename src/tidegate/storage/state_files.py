@@ -151,7 +151,7 @@ def _fetch(storage: FileStorage, file: StoredFile, folder: Path, copy: Path | No
 
 def _plain_name(name: str) -> str:
     if Path(name).name != name or name in ("", ".", ".."):
-        raise CheckpointDamaged(f"the checkpoint holds a file named {name!r}, which is no plain name.", name=name)
+        raise CheckpointDamaged(f"the checkpoint holds a file named {name!r}, which is not a plain name.", name=name)
     return name
 
 

@@ -84,7 +84,7 @@ def sweep(store: ObjectStore, paths: JobPaths, log: JobLog, open_work: OpenWork)
     :raises StorageError: :raises Superseded: :raises CheckpointDamaged: as `orphans`; nothing is lost by leaving it at that.
     """
     if log.in_doubt is not None:
-        return []  # a record that may stand in the log may name files that this driver believes dead
+        return []  # a record that may be in the log may name files that this driver believes dead
     found = orphans(store, paths, log, open_work)
     if log.last is not None and open_work.attempt.number == 1:  # once for each driver: a log may be long
         found += half_written_records(store, paths, log.last)

@@ -23,7 +23,7 @@ class _Versions(msgspec.Struct):
 def decode_versioned(data: bytes, type: type[T], field: str, readable: Collection[int], uri: str) -> T:
     """`field`: where the version stands.
 
-    :raises CheckpointDamaged: of a version that is not readable. :raises msgspec.MsgspecError: when it is no such JSON.
+    :raises CheckpointDamaged: of a version that is not readable. :raises msgspec.MsgspecError: when it is not such JSON.
     """
     found = version_of(data, field)
     if found is None:
@@ -39,6 +39,6 @@ def decode_versioned(data: bytes, type: type[T], field: str, readable: Collectio
 
 
 def version_of(data: bytes, field: str) -> int | None:
-    """None where there is no such field. :raises msgspec.MsgspecError: when it is no JSON object."""
+    """None where there is no such field. :raises msgspec.MsgspecError: when it is not a JSON object."""
     found: int | None = getattr(msgspec.json.decode(data, type=_Versions), field)
     return found

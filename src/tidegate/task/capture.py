@@ -1,7 +1,7 @@
 """The cut of an unaligned checkpoint: what a slot has received before each channel's barrier and not yet processed.
 
 Executor; filled under the mailbox's lock by the task's thread (what is there when the snapshot is taken) and then by the
-reader (what still comes before the barriers). Frames behind a channel's barrier are never in it. Watermarks and ends
+reader (what still comes before the barriers). Frames after a channel's barrier are never in it. Watermarks and ends
 are not kept: sources say them again after a restore.
 
 At the limits of memory and disk `is_over` says so, and the checkpoint is given up.

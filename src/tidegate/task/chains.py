@@ -19,7 +19,7 @@ from tidegate.protocol.watermarks import MAX_WATERMARK, Channel, WatermarkValve
 from tidegate.task.edges import EdgeWriter
 from tidegate.task.hot_keys import KeySampler
 from tidegate.task.operators.base import Emit, OperatorFailed, Readers, RunningOperator
-from tidegate.task.operators.build import OperatorSurroundings, build_operator
+from tidegate.task.operators.build import OperatorContext, build_operator
 from tidegate.task.operators.sink import SinkOperator
 from tidegate.task.operators.source import SourceOperator
 from tidegate.task.outbox import Outbox
@@ -105,25 +105,25 @@ class HostedChain:
         self.ended = True
 
 
-def host_chains(plan: JobPlan, slot: SlotId, outbox: Outbox, around: OperatorSurroundings) -> list[HostedChain]:
+def host_chains(plan: JobPlan, slot: SlotId, outbox: Outbox, context: OperatorContext) -> list[HostedChain]:
     """Every chain of the layer that has a subtask in this slot."""
-    return [_host(plan, chain, subtask, outbox, around) for chain, subtask in plan.hosted_in(slot)]
+    return [_host(plan, chain, subtask, outbox, context) for chain, subtask in plan.hosted_in(slot)]
 
 
-def _host(plan: JobPlan, chain: Chain, subtask: int, outbox: Outbox, around: OperatorSurroundings) -> HostedChain:
+def _host(plan: JobPlan, chain: Chain, subtask: int, outbox: Outbox, context: OperatorContext) -> HostedChain:
     input_types = _input_types(plan, chain)
     running = {
-        planned.uid: build_operator(_own_copy(planned), subtask, input_types.get(planned.uid), around)
+        planned.uid: build_operator(_own_copy(planned), subtask, input_types.get(planned.uid), context)
         for planned in chain.operators
     }
     writers: list[EdgeWriter] = []
     for planned in chain.operators:
         operator = running[planned.uid]
-        if around.object_reuse:
+        if context.object_reuse:
             operator.copiers.clear()
         keys = keys_of(planned.operator.spec)
-        if keys and around.hot_keys:
-            operator.hot_keys = KeySampler(keys[0].key_type(), around.time.clock, seed=subtask)
+        if keys and context.hot_keys:
+            operator.hot_keys = KeySampler(keys[0].key_type(), context.time.clock, seed=subtask)
         readers: dict[str, Readers] = {}
         watermarks: list[Callable[[int], None]] = []
         for link in planned.chained:
@@ -135,7 +135,7 @@ def _host(plan: JobPlan, chain: Chain, subtask: int, outbox: Outbox, around: Ope
             writers.append(writer)
             readers.setdefault(plan.edges[index].edge.tag, Readers()).edges.append(writer.write)
             watermarks.append(writer.write_watermark)
-        operator.connect(readers, watermarks, around.checked_rows)
+        operator.connect(readers, watermarks, context.checked_rows)
     open_channels: set[Channel] = {
         (edge.index, origin)
         for edge in plan.edges

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from tidegate.connectors.contract import CommitOutcome
 from tidegate.errors import CommitLost, ConfigurationError, ProtocolViolation
 from tidegate.ids import CheckpointId, SlotId
+from tidegate.ports import Background, CrashPoints
 from tidegate.storage.metadata import Committable
 from tidegate.task.operators.base import OperatorFailed
 from tidegate.task.operators.sink import SinkOperator
-from tidegate.task.ports import Background, CrashPoints
 
 log = logging.getLogger("tidegate.task")
 
@@ -91,9 +91,11 @@ class Commits:
         answers = []
         for sink, due in work:
             assert sink.committer is not None
+            began = self._clock()
             try:
                 outcomes = sink.committer.commit([committable.payload for committable in due])
                 answers.append(_Answer(sink, due, outcomes, None))
+                sink.commit_counts.asked(self._clock() - began)
             except ConfigurationError as error:  # no retry can help: somebody must correct what it says
                 self._post(lambda sink=sink, error=error: self._give_up(sink, error, goal))  # type: ignore[misc]
                 return
@@ -144,6 +146,7 @@ class Commits:
             )
         done, retry = [], False
         for committable, outcome in zip(answer.asked, answer.outcomes):
+            sink.commit_counts.answered(outcome)
             match outcome:
                 case CommitOutcome.DONE | CommitOutcome.ALREADY_DONE:
                     done.append(committable)
@@ -156,7 +159,7 @@ class Commits:
                         CommitLost(
                             f"sink {sink.uid!r}, subtask {sink.subtask}: what was prepared for checkpoint "
                             f"{committable.checkpoint} is neither committed nor committable any more. "
-                            f"{_reason_of(sink)}Look at the sink before you go on: output is missing. The job does not "
+                            f"{_reason_of(sink)}Look at the sink before you continue: output is missing. The job does not "
                             "restart by itself."
                         ),
                         committable.checkpoint,

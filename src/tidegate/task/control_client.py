@@ -30,7 +30,7 @@ CONNECT_TIMEOUT_S = 30.0
 
 
 class ControlClient:
-    """Implements task.ports.ControlPort."""
+    """Implements ports.ControlPort."""
 
     def __init__(self, address: tuple[str, int], token: bytes, hello: Hello) -> None:
         self._lock = threading.Lock()
@@ -63,7 +63,7 @@ class ControlClient:
             self._lost()
 
     def close(self) -> None:
-        """The job is over; losing the connection is no news any more."""
+        """The job is over; losing the connection is not news any more."""
         self._closing.set()
         try:
             self._socket.shutdown(socket.SHUT_WR)
@@ -90,7 +90,7 @@ class ControlClient:
             except Exception:
                 if not said:
                     said = True  # once: it may come with each heartbeat
-                    log.exception("a heartbeat could not be made; the slot goes on, its metrics stand still")
+                    log.exception("a heartbeat could not be made; the slot continues, its metrics stand still")
                 self.send(msgspec.structs.replace(last, logs=[], logs_dropped=0))
 
     def _lost(self) -> None:

@@ -120,7 +120,7 @@ class EdgeWriter:
                 self._by_key(batch)
 
     def write_watermark(self, watermark: int) -> None:
-        """Goes out behind everything written so far, with the next flush: a frame each would be too many."""
+        """Goes out after everything written so far, with the next flush: a frame each would be too many."""
         self._idle = watermark == IDLE
         if not self._idle:
             self._watermark = watermark

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 
 from tidegate.errors import (
@@ -18,12 +17,12 @@ from tidegate.errors import (
 from tidegate.graph.specs import SinkSpec, SourceSpec
 from tidegate.shown import MAX_TEXT, shown_error
 from tidegate.storage.store import StorageNotShared
+from tidegate.task.code_owners import Owner, owner_of
 from tidegate.task.hints import hint_for
 from tidegate.task.operators.base import OperatorFailed, RunningOperator
 from tidegate.wire.control import SlotFailed
 
 MAX_CAUSES = 100  #: that are followed; they may go round in a circle
-_OUR_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def describe_failure(error: BaseException) -> SlotFailed:
@@ -80,13 +79,6 @@ def _user_line(error: BaseException) -> str:
     """The innermost line of the traceback that is neither ours nor a library's."""
     found = ""
     for frame in traceback.extract_tb(error.__traceback__):
-        if (
-            frame.filename.startswith(_OUR_FOLDER)
-            or "site-packages" in frame.filename
-            or frame.filename.startswith("<")
-        ):
-            continue
-        if os.sep + "lib" + os.sep + "python" in frame.filename:
-            continue
-        found = f"{frame.filename}:{frame.lineno}"
+        if owner_of(frame.filename) is Owner.USER:
+            found = f"{frame.filename}:{frame.lineno}"
     return found

@@ -6,9 +6,9 @@ counted against anything, and the bounds of Spark's buffers and of the inbox are
 
 from __future__ import annotations
 
+from tidegate.ports import ControlPort
 from tidegate.protocol.credit import ReceiveWindow, SendCredit
 from tidegate.task.capture import RESTORED
-from tidegate.task.ports import ControlPort
 from tidegate.wire.control import Credits, Progressed
 from tidegate.wire.frame import Frame
 

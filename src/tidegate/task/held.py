@@ -4,7 +4,7 @@ Three places use it: what is held back during an alignment (task/slot.py), an in
 (task/inbox.py), the in-flight records of an unaligned cut (task/capture.py). Used by one thread at a time.
 
 Frames held back never count against the inbox bound: all channels of a slot arrive in one queue, so the missing barrier
-may stand behind them, and a slot that stopped reading would wait for ever.
+may come after them, and a slot that stopped reading would wait for ever.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RECORD = struct.Struct("<BHHHHIIqHI")
 
 
 class HeldFrames:
-    """A queue in order of arrival: memory, behind it the disk, behind that the tail.
+    """A queue in order of arrival: memory, then the disk, then the tail.
 
     Invariant. Nothing is added to memory while there is something on disk, nor to the disk while there is a tail.
     """
@@ -58,7 +58,7 @@ class HeldFrames:
             self.keep(frame)
             return True
         try:
-            while self._tail and self._has_space_for(self._tail[0]):  # it stands behind what is on disk
+            while self._tail and self._has_space_for(self._tail[0]):  # it comes after what is on disk
                 self._spill(self._tail[0])
                 self._memory_bytes -= self._tail.popleft().size_bytes
             if not self._tail and self._has_space_for(frame):
@@ -73,7 +73,7 @@ class HeldFrames:
         return self._write_at + frame.size_bytes <= self._disk_limit
 
     def keep(self, frame: Frame) -> None:
-        """In memory, whatever the limit, and behind all that is there."""
+        """In memory, whatever the limit, and after all that is there."""
         (self._tail if self._on_disk else self._memory).append(frame)
         self._memory_bytes += frame.size_bytes
 

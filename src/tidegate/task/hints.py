@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
-from tidegate.api.functions import Context
+from tidegate.functions.process import Context
 from tidegate.graph.specs import user_function_of
 from tidegate.state.broadcast import BroadcastState, broadcast_states
 from tidegate.state.declarations import Declaration, declared_states

@@ -19,12 +19,12 @@ from tidegate.batch import Batch
 from tidegate.graph.logical import Partitioning
 from tidegate.graph.plan import JobPlan, PlannedEdge
 from tidegate.ids import KeyGroup
+from tidegate.ports import SnapshotStorage
 from tidegate.state.backend import Section
 from tidegate.state.key_groups import key_groups, subtask_of
 from tidegate.storage.metadata import IN_FLIGHT, NOT_KEYED, FileRef
 from tidegate.storage.snapshot_file import SnapshotFileWriter, store_snapshot
 from tidegate.task.capture import RESTORED
-from tidegate.task.ports import SnapshotStorage
 from tidegate.wire.frame import Frame, Kind
 from tidegate.wire.records import decode_records, encode_records
 

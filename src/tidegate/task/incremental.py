@@ -6,7 +6,7 @@ and new, so whoever reads the checkpoint needs no other.
 
     restored(n)   the database was opened from the files of checkpoint n          lineage: n's files
     stored(n)     the files of n are uploaded, and will be acknowledged           pending: n's files
-    completed(n)  n stands in the log                                             lineage: n's files; older pending: gone
+    completed(n)  n is in the log                                                 lineage: n's files; older pending: gone
     aborted(n)    n was given up                                                  pending n: gone
 
 Invariant 1. Nothing is built on an upload that is not confirmed: it may never have been acknowledged, and its files may
@@ -29,9 +29,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from tidegate.errors import StorageError
 from tidegate.ids import CheckpointId
+from tidegate.ports import SnapshotStorage
 from tidegate.state.rocksdb_files import LocalFile
 from tidegate.storage.state_files import SmallFile, StateFiles, StoredFile, store_file
-from tidegate.task.ports import SnapshotStorage
 
 log = logging.getLogger("tidegate.task")
 
@@ -56,7 +56,7 @@ class Lineage:
         self._lock = threading.Lock()
 
     def restored(self, checkpoint: CheckpointId, files: Iterable[StoredFile]) -> None:
-        """The database goes on with these very tables, and the checkpoint is ours to build on."""
+        """The database continues with these very tables, and the checkpoint is ours to build on."""
         with self._lock:
             self._base, self._base_id = {file.name: file for file in files}, checkpoint
 

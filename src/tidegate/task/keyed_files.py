@@ -2,7 +2,7 @@
 
     store       the snapshot's thread: upload what the last completed checkpoint lacks; name all files
     let_go      the snapshot's thread: the snapshot was read, or never will be
-    completed   the task's thread: the checkpoint stands in the log, and may be built on
+    completed   the task's thread: the checkpoint is in the log, and may be built on
     aborted     the task's thread: it was given up, and may not
     restore     the task's thread, before the first record
 
@@ -12,8 +12,6 @@ increments of changed keys (`HeapFiles`).
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,16 +20,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
-from tidegate.ids import CheckpointId, KeyGroup
+from tidegate.ids import CheckpointId
+from tidegate.ports import SnapshotStorage
+from tidegate.savepoints.stored_sections import stored_sections
 from tidegate.state.backend import KeyedSnapshot, KeyedStateBackend, Section
 from tidegate.state.heap import HeapSnapshot, HeapStateBackend
-from tidegate.state.heap_increments import merge_increments
-from tidegate.state.key_groups import overlap
-from tidegate.storage.increment_file import read_increment_file, store_increment_file
+from tidegate.storage.increment_file import store_increment_file
 from tidegate.storage.state_files import HEAP, ROCKSDB, StateFiles, StoredFile, fetch_state
 from tidegate.task.incremental import FilesSnapshot, Lineage, store_increment
 from tidegate.task.local_copies import LocalCopies
-from tidegate.task.ports import SnapshotStorage
 
 if TYPE_CHECKING:
     from tidegate.state.rocksdb import RocksStateBackend
@@ -41,7 +38,6 @@ if TYPE_CHECKING:
 PathOf = Callable[[CheckpointId, str], str]
 
 LONGEST_CHAIN = 16  #: increments over one base; a restore reads all of them
-KEY_GROUPS_AT_ONCE = 16  #: bounds the memory of a restore from increments
 MAX_GIVEN_UP = 64  #: far more than can be under way
 LARGEST_SHARE = 0.5  #: of the base's size; when the increments are larger together, the next checkpoint is a new base
 
@@ -312,26 +308,3 @@ def _restore_rocks(
         fetch_state(storage, state, folder, copies=copies)
         folders.append(StoredFolder(folder, state.key_groups))
     return backend.restore_files(folders)
-
-
-def stored_sections(storage: SnapshotStorage, state: StateFiles, key_groups: range) -> Iterator[Section]:
-    """What the files hold for these key groups, in the format of every backend."""
-    if state.format == HEAP:
-        wanted = overlap(state.key_groups, key_groups)
-        for start in range(wanted.start, wanted.stop, KEY_GROUPS_AT_ONCE):
-            part = range(start, min(start + KEY_GROUPS_AT_ONCE, wanted.stop))
-            yield from merge_increments([list(_increment(storage, file, part)) for file in state.files])
-        return
-    from tidegate.state.rocksdb import StoredFolder, sections_in
-
-    base = Path(tempfile.mkdtemp(prefix="tidegate-restore-"))
-    try:
-        fetch_state(storage, state, base / "db")
-        yield from sections_in(StoredFolder(base / "db", state.key_groups), key_groups)
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
-
-
-def _increment(storage: SnapshotStorage, file: StoredFile, key_groups: range) -> Iterator[Section]:
-    for section, rows in read_increment_file(storage, file, key_groups):
-        yield Section(section.state, section.kind, KeyGroup(section.key_group), rows)

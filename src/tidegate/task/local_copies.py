@@ -22,12 +22,12 @@ from pathlib import Path
 
 from tidegate.errors import ProtocolViolation
 from tidegate.ids import AttemptId, CheckpointId, SlotId
+from tidegate.ports import Background, RunAtOnce, SnapshotStorage
 from tidegate.protocol.local_copies import CopyLedger, Part, Verdict, Wanted, judge
 from tidegate.storage.metadata import FileRef
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import Data
 from tidegate.task.copy_folder import CopyFolder, base_in, checksums
-from tidegate.task.ports import Background, RunAtOnce, SnapshotStorage
 from tidegate.task.program import CopySettings
 from tidegate.wire.control import Ready, Start
 

@@ -1,7 +1,7 @@
 """A slot under Spark: what `mapInArrow` calls in a Python worker. Executor.
 
 Threads: Spark drives the generator (the task's thread); one reads frames from Spark into the mailbox; one listens to the
-coordinator; one sends heartbeats; one stores snapshots; one commits.
+coordinator; one sends heartbeats; one stores snapshots; one commits; one samples the task's thread while somebody looks.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ import pyarrow as pa
 from tidegate.errors import UnshippableFunction
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import AttemptId, SlotId
+from tidegate.ports import CrashPoints
+from tidegate.process_use import process_use
 from tidegate.storage.anywhere import reaching_anywhere
 from tidegate.storage.memory_store import UnreachableStore
 from tidegate.storage.store import open_store, read_probe
@@ -34,11 +36,11 @@ from tidegate.task.logs import SlotLog
 from tidegate.task.mailbox import Mailbox
 from tidegate.task.operators.base import OperatorFailed
 from tidegate.task.outbox import Row
-from tidegate.task.ports import CrashPoints
+from tidegate.task.profiler import StackSampler
 from tidegate.task.program import SlotProgram, SlotSettings
 from tidegate.task.slot import Slot
 from tidegate.types.main_program import load_with_classes
-from tidegate.wire.control import PROTOCOL_VERSION, Cancel, Heartbeat, ToSlot
+from tidegate.wire.control import PROTOCOL_VERSION, Cancel, Heartbeat, SampleStacks, ToSlot
 from tidegate.wire.frame import FrameSeal, decode_frame
 from tidegate.wire.handshake import Hello, new_challenge
 
@@ -85,6 +87,7 @@ class SlotProcess:
         inbox = Inbox(settings.inbox_bytes, settings.held_memory_bytes, settings.held_disk_bytes)
         self._mailbox = Mailbox(inbox, lambda message: self._control.send(message))
         self._slot: Slot | None = None
+        self._sampler: StackSampler | None = None  #: once the task's thread is known
         self._cancelled = threading.Event()
         self._busy_s = self._idle_s = self._blocked_s = self._waited_s = 0.0
         self._log = SlotLog(shipped.job, str(shipped.attempt), str(slot), shipped.settings.log_format)
@@ -103,6 +106,7 @@ class SlotProcess:
         self._control = ControlClient(shipped.address, shipped.token, hello)
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        self._sampler = StackSampler(threading.get_ident(), self._control.send)
         self._control.start(self._on_message, self._heartbeat, self._last_words)
         collections = BoundedCollections()
         try:
@@ -121,7 +125,7 @@ class SlotProcess:
         self._control.close()
 
     def _close(self, slot: Slot) -> None:
-        """FINISHED stands in the log and all is committed: whatever fails now is told, and changes nothing."""
+        """FINISHED is in the log and all is committed: whatever fails now is told, and changes nothing."""
         try:
             slot.close()
         except OperatorFailed as failed:
@@ -217,6 +221,12 @@ class SlotProcess:
         if isinstance(message, Cancel):
             # The attempt is over. Leave at once and without a word: Spark is cancelling the job anyway.
             os._exit(0)
+        if isinstance(
+            message, SampleStacks
+        ):  # not for the task's thread: it may be busy with the very line that is slow
+            assert self._sampler is not None
+            self._sampler.order(message)
+            return
         self._mailbox.post(message)
 
     def _heartbeat(self) -> Heartbeat:
@@ -231,6 +241,7 @@ class SlotProcess:
             operators=[] if slot is None else slot.metrics(),
             logs=logs,
             logs_dropped=logs_dropped,
+            process=process_use(),
         )
 
     def _last_words(self, error: BaseException) -> None:
@@ -247,7 +258,7 @@ class SlotProcess:
 def _loaded(plan: bytes, modules: str, imports: tuple[str, ...]) -> JobPlan:
     """:raises UnshippableFunction: when the user's functions need what this worker does not have."""
     if modules and modules not in sys.path and os.path.isdir(modules):
-        sys.path.append(modules)  # the same machine, or a shared folder; behind what is installed here
+        sys.path.append(modules)  # the same machine, or a shared folder; after what is installed here
     try:
         loaded: JobPlan = load_with_classes(plan)
     except (ImportError, AttributeError) as error:
@@ -266,7 +277,7 @@ def _loaded(plan: bytes, modules: str, imports: tuple[str, ...]) -> JobPlan:
 
 
 class BackgroundThread:
-    """Implements task.ports.Background: jobs in order, on one daemon thread, started when first needed."""
+    """Implements ports.Background: jobs in order, on one daemon thread, started when first needed."""
 
     def __init__(self, name: str, on_failure: Callable[[BaseException], None]) -> None:
         self._name = name

@@ -1,7 +1,7 @@
 """Processing time: what timers and TTLs go by. Seconds since the epoch that never go back while a slot runs. Executor.
 
 The wall clock of a machine may be set, forward and back. Intervals must not stand still for that: processing time is the wall
-clock when the slot started, and goes on with the monotonic clock. Where the wall clock is ahead of it (set forward, or the
+clock when the slot started, and continues with the monotonic clock. Where the wall clock is ahead of it (set forward, or the
 machine has slept, which the monotonic clock does not count) it follows with the slot's next turn; where the wall clock was set
 back it does not.
 

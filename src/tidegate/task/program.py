@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import AttemptId, SlotId
+from tidegate.settings.choices import LogFormat, TypeChecks
 from tidegate.state.backends import BackendSettings
 
 
@@ -27,10 +28,10 @@ class SlotSettings:
     held_memory_bytes: int = 32 << 20
     held_disk_bytes: int = 1 << 30
     inline_limit_bytes: int = 20 * 1024
-    log_format: str = "text"  #: of a worker's standard error; or "json"
+    log_format: LogFormat = LogFormat.TEXT  #: of a worker's standard error
     hot_keys: bool = True  #: keyed operators sample their keys
     object_reuse: bool = False  #: records are handed from function to function as they are, not as copies
-    type_checks: str = "first"  #: rows of each typed output that are held against its type; or "all", or "none"
+    type_checks: TypeChecks = TypeChecks.FIRST
     state: BackendSettings = BackendSettings()
     asynchronous_snapshots: bool = True  #: False: the task's thread waits until its snapshot is stored
     state_limit_bytes: int | None = None  #: of one state of one subtask, where all state travels to the driver

@@ -59,7 +59,7 @@ def _give(operators: Mapping[str, RunningOperator], section: SectionRef, batch: 
     if section.kind.startswith(("operator-", "raw-")):
         if operator.operator_state is None:
             raise ConfigurationError(
-                f"the checkpoint holds operator state of {section.uid!r}, whose function is no CheckpointedFunction any more"
+                f"the checkpoint holds operator state of {section.uid!r}, whose function is not a CheckpointedFunction any more"
             )
         operator.operator_state.restore(section.state, section.kind, section.key_group, [batch])
     else:

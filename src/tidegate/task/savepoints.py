@@ -15,6 +15,7 @@ import pyarrow as pa
 from tidegate.graph.plan import JobPlan
 from tidegate.graph.specs import keys_of
 from tidegate.ids import CheckpointId, SlotId
+from tidegate.ports import SnapshotStorage
 from tidegate.state.backend import Section
 from tidegate.state.canonical_rows import canonical_rows
 from tidegate.state.key_groups import key_group_range
@@ -25,7 +26,6 @@ from tidegate.storage.state_files import StateFiles
 from tidegate.storage.state_tables import store_table
 from tidegate.task.incremental import FilesSnapshot, Lineage, store_increment
 from tidegate.task.operators.base import OperatorSnapshot
-from tidegate.task.ports import SnapshotStorage
 from tidegate.wire.control import SavepointOrder
 
 

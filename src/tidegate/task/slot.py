@@ -20,6 +20,7 @@ from typing import assert_never
 from tidegate.errors import ProtocolViolation
 from tidegate.graph.plan import PlannedEdge
 from tidegate.ids import ChannelId, CheckpointId
+from tidegate.ports import Background, ControlPort, CrashPoints, RunAtOnce, SnapshotStorage
 from tidegate.state.backends import StateBackends
 from tidegate.storage.paths import JobPaths
 from tidegate.task.arrivals import Arrivals
@@ -32,11 +33,10 @@ from tidegate.task.keyed_files import SlotFiles
 from tidegate.task.local_copies import LocalCopies, RestoreStorage
 from tidegate.task.mailbox import BarrierArrived, Letter, Mailbox
 from tidegate.task.operators.base import RunningOperator
-from tidegate.task.operators.build import OperatorSurroundings
+from tidegate.task.operators.build import OperatorContext
 from tidegate.task.operators.first_rows import CHECKED_ROWS
 from tidegate.task.operators.timers import Time
 from tidegate.task.outbox import Outbox
-from tidegate.task.ports import Background, ControlPort, CrashPoints, RunAtOnce, SnapshotStorage
 from tidegate.task.processing_time import ProcessingTime
 from tidegate.task.program import SlotProgram
 from tidegate.task.restore import in_flight_frames, open_operators, restore_state
@@ -57,6 +57,7 @@ from tidegate.wire.control import (
     OperatorMetrics,
     PauseSources,
     ResumeSources,
+    SampleStacks,
     Start,
     ToDriver,
     Trigger,
@@ -104,7 +105,7 @@ class Slot:
         self.outbox = Outbox(FrameSeal(program.frame_key), self.id.index, below, self._flow.credit)
         self._arrivals = Arrivals(self.id, mailbox, above)
         self._processing_time = ProcessingTime(wall_clock, clock)
-        around = OperatorSurroundings(
+        context = OperatorContext(
             job=program.plan.job,
             attempt=str(program.attempt),
             time=Time(clock, self._processing_time),
@@ -116,7 +117,7 @@ class Slot:
             wanted=lambda: self._flow.credit.records_left,
             send_to_driver=lambda uid, subtask, topic, payload: control.send(ToDriver(uid, subtask, topic, payload)),
         )
-        self.chains = host_chains(program.plan, self.id, self.outbox, around)
+        self.chains = host_chains(program.plan, self.id, self.outbox, context)
         self._operators = [operator for chain in self.chains for operator in chain.operators]
         self._receivers: dict[int, tuple[HostedChain, RunningOperator]] = {
             edge.index: (chain, operator)
@@ -194,7 +195,7 @@ class Slot:
         if not self._checkpoints.ready:
             if (self._commit_only or self._checkpoints.halted) and self._finish_requested:
                 while self.mailbox.take_frame() is not None:
-                    pass  # sent behind the last barrier, by nobody whose state is kept
+                    pass  # sent after the last barrier, by nobody whose state is kept
                 self.finished = self._is_first_layer or self.mailbox.input_ended
             return False
         if self._checkpoints.postponed and not self._restored_wait():
@@ -290,7 +291,7 @@ class Slot:
 
     @property
     def must_wait(self) -> bool:
-        """Back-pressure: as much is under way as the slots behind have asked for. Barriers are sent all the same."""
+        """Back-pressure: as much is under way as the slots after it have asked for. Barriers are sent all the same."""
         return self._flow.credit.is_used_up and not self._finish_requested
 
     def metrics(self) -> list[OperatorMetrics]:
@@ -320,6 +321,8 @@ class Slot:
                 self._sources.paused = isinstance(letter, PauseSources)
             case Credits():
                 self._flow.on_credits(letter)
+            case SampleStacks():
+                pass  # the process's part (task/main.py); where there is none, nobody can look
             case Complete(checkpoint):
                 self._complete(CheckpointId(checkpoint))
             case Abort(checkpoint, latest_completed):

@@ -4,7 +4,7 @@ The steps, numbered as in docs/architecture.md and task/slot.py:
 
     2.  a source slot hears the trigger: flush, forward the barrier, snapshot positions and state. Where restored records
         still wait, an aligned checkpoint is postponed until they are through, as if the barrier stood in the queue
-    3.  any other slot holds back each channel behind its barrier until all barriers have come; unaligned, it takes the
+    3.  any other slot holds back each channel after its barrier until all barriers have come; unaligned, it takes the
         snapshot at the first one, with what was received before each channel's barrier and not yet processed
     4a. prepare sinks, flush, forward the barrier   4b. take the synchronous part
     4c. the background stores it                    4d. and acknowledges (task/snapshots.py)
@@ -22,6 +22,7 @@ from typing import assert_never
 import msgspec
 
 from tidegate.ids import ChannelId, CheckpointId, SlotId
+from tidegate.ports import ControlPort, CrashPoints
 from tidegate.protocol.alignment import (
     AlignmentAction,
     BarrierAligner,
@@ -40,7 +41,6 @@ from tidegate.task.held import HeldFrames
 from tidegate.task.mailbox import Mailbox
 from tidegate.task.operators.base import OperatorFailed, OperatorSnapshot, RunningOperator
 from tidegate.task.outbox import Outbox
-from tidegate.task.ports import ControlPort, CrashPoints
 from tidegate.task.program import SlotSettings
 from tidegate.task.slicing import FrameAtHand
 from tidegate.task.snapshots import SnapshotOrders
@@ -68,14 +68,14 @@ class SlotCheckpoints:
     crash_points: CrashPoints
     clock: Callable[[], float]
     opened: bool = False  #: restored, and what was prepared is committed
-    halted: bool = False  #: the barrier of a stop has passed: no record, no timer behind it
+    halted: bool = False  #: the barrier of a stop has passed: no record, no timer after it
     postponed: list[CheckpointId] = field(default_factory=list)  #: aligned, in the first layer, before restored records
     _aligner: BarrierAligner | BarrierTracker = field(init=False)
     _cuts: UnalignedCuts = field(default_factory=UnalignedCuts, init=False)
     _held: HeldFrames = field(init=False)
     _halting: CheckpointId | None = field(
         default=None, init=False
-    )  #: nothing is processed behind the barrier of this one
+    )  #: nothing is processed after the barrier of this one
     _triggered_at: dict[CheckpointId, float] = field(default_factory=dict, init=False)
     _alignment_began: float = field(default=0.0, init=False)
 
@@ -133,7 +133,7 @@ class SlotCheckpoints:
 
     def _begin_at_source(self, checkpoint: CheckpointId, flags: int) -> None:
         self.crash_points.reach("source.before-barrier", self.slot, checkpoint)
-        # Restored in-flight records that still wait here go on waiting, unless the checkpoint is aligned.
+        # Restored in-flight records that still wait here keep waiting, unless the checkpoint is aligned.
         waiting = self._unprocessed(checkpoint, arrived=frozenset())
         self._checkpoint(checkpoint, flags, capture=waiting if len(waiting.frames) else None)
         if len(waiting.frames):
@@ -189,7 +189,7 @@ class SlotCheckpoints:
             self.orders.store(checkpoint, cut.snapshots, timings, cut.capture.frames)
 
     def give_up(self, checkpoint: CheckpointId, what: str, kept_bytes: int) -> None:
-        """What has to be kept for the checkpoint is too much: decline it, and let the frames go on in order."""
+        """What has to be kept for the checkpoint is too much: decline it, and let the frames pass in order."""
         limits = f"memory ({self.settings.held_memory_bytes}) and disk ({self.settings.held_disk_bytes})"
         self._decline(checkpoint, f"{kept_bytes} bytes had to be {what}, more than {limits} allow")
         self._act(self._aligner.on_abort(checkpoint))
@@ -249,7 +249,7 @@ class SlotCheckpoints:
         began = self._alignment_began if arrived else self.clock()
         self.crash_points.reach("slot.aligned", self.slot, checkpoint)
         # First what was held back is released: of an older checkpoint it stands before this one's barriers, and the barriers
-        # may be among it. What was held behind this one's own barriers the capture leaves out: they have come.
+        # may be among it. What was held after this one's own barriers the capture leaves out: they have come.
         self._act(actions)
         capture = self._unprocessed(checkpoint, arrived)
         self.mailbox.capture(capture)
@@ -289,7 +289,7 @@ class SlotCheckpoints:
             except OperatorFailed:  # no other attempt would do better
                 release(snapshots)
                 raise
-            except Exception as error:  # nothing has changed by it: the job goes on, unless the policy says otherwise
+            except Exception as error:  # nothing has changed by it: the job continues, unless the policy says otherwise
                 self._decline(checkpoint, f"{operator.name}: {type(error).__name__}: {error}", snapshots)
                 return
         now = self.clock()

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import CheckpointId, SlotId
+from tidegate.ports import Background, ControlPort, CrashPoints, SnapshotStorage
 from tidegate.shown import shown_error
 from tidegate.state.backend import KeyedSnapshot, Section
 from tidegate.storage.metadata import FileRef, SectionRef, SlotSnapshot, SubtaskSnapshot
@@ -29,7 +30,6 @@ from tidegate.storage.state_files import StateFiles
 from tidegate.task.in_flight import in_flight_sections, store_parts
 from tidegate.task.keyed_files import SlotFiles
 from tidegate.task.operators.base import OperatorSnapshot
-from tidegate.task.ports import Background, ControlPort, CrashPoints, SnapshotStorage
 from tidegate.task.savepoints import native_path, store_files, store_tables
 from tidegate.wire.control import Acknowledge, Decline, SavepointOrder, SnapshotTimings, Unsendable
 from tidegate.wire.frame import Frame
@@ -69,7 +69,7 @@ class SnapshotUploader:
                 return
             self.crash_points.reach("slot.before-store", self.slot, checkpoint)
             snapshot = self._store(checkpoint, operators, in_flight, order)
-        except Exception as error:  # the job goes on; the coordinator decides what a failed snapshot means
+        except Exception as error:  # the job continues; the coordinator decides what a failed snapshot means
             self.control.send(Decline(checkpoint, shown_error(error)))
             return
         finally:

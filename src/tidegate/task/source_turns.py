@@ -32,6 +32,6 @@ class SourceTurns:
         return False
 
     def drain(self) -> None:
-        """Nothing more is read. The splits stay unfinished: whoever restores can read on behind their positions."""
+        """Nothing more is read. The splits stay unfinished: whoever restores can read on after their positions."""
         for _, source in self._sources:
             source.exhausted = True

@@ -1,4 +1,6 @@
-"""The public test kit: run your own job, with failures, in one process and without Spark.
+"""The public test kit: one function by hand, or a whole job with failures, in one process and without Spark.
+
+    assert harness(CountWords(), key_by=lambda word: word).process("tide") == [("tide", 1)]
 
 from tidegate.testing import Checkpoint, Fail, LedgerSink, ScriptedSource, ledger, run_in_process
 
@@ -14,6 +16,10 @@ from typing import Any
 
 #: Loaded when first used: the runner brings the whole runtime along.
 _HOMES = {
+    "FunctionHarness": "tidegate.testing.function_harness",
+    "HarnessSnapshot": "tidegate.testing.function_harness",
+    "harness": "tidegate.testing.function_harness",
+    "in_process": "tidegate.testing.in_process_jobs",
     "ManualClock": "tidegate.testing.clock",
     "ALL_POINTS": "tidegate.testing.crash_points",
     "Crash": "tidegate.testing.crash_points",
@@ -57,6 +63,8 @@ __all__ = [
     "Fail",
     "FileCrashPoints",
     "FlakyStore",
+    "FunctionHarness",
+    "HarnessSnapshot",
     "InProcessRun",
     "Ledger",
     "LedgerSink",
@@ -67,6 +75,8 @@ __all__ = [
     "Stuck",
     "crash_matrix",
     "forget_ledgers",
+    "harness",
+    "in_process",
     "ledger",
     "run_in_process",
 ]

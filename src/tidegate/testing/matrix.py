@@ -44,7 +44,7 @@ ReadBack = Callable[[str], Iterable[Any]]
 #: Points that only a driver that dies, or a bounded job that ends, can make different from the calls of a sink.
 KILL_POINTS = ("slot.after-ack", "driver.before-log", "driver.after-log", "driver.notified", "driver.before-finished")
 _SHOWN = 5
-_MOST_LIVES = 12
+_MAX_LIVES = 12
 _ROOM_BYTES = 256 << 20
 _PREFIX = "tidegate-matrix-"  #: of a folder, before the process id of its owner
 
@@ -230,12 +230,12 @@ class _Runner:
 
     def _lives(self, case: CrashCase, place: str, deaths: Deaths, storage: str) -> None:
         assert self._nursery is not None
-        for life in range(_MOST_LIVES):
+        for life in range(_MAX_LIVES):
             points = _KillPoints(deaths, case.point)
             work = partial(_live, self._job, place, deaths, storage, self._seed + life, points, life > 0)
             if self._nursery.run(work) == 0:
                 return
-        raise AssertionError(f"the job has died {_MOST_LIVES} times")
+        raise AssertionError(f"the job has died {_MAX_LIVES} times")
 
     def _fresh(self, case: CrashCase) -> tuple[Deaths, str]:
         self._cases += 1
@@ -321,7 +321,7 @@ def _live(
     except JobFolderInUse:
         if not resume:
             raise
-        return  # it died right behind the last record
+        return  # it died right after the last record
     assert result.status is JobStatus.FINISHED, f"the job ended {result.status.name}: {result.error}"
 
 

@@ -18,7 +18,7 @@ from tidegate.config import JobConfig
 from tidegate.connectors.collect_sink import CollectedResults
 from tidegate.coordinator.job import AttemptInputs, Decision, JobEnded, JobRun, RestartIn
 from tidegate.coordinator.observing import JobStatus, JobView
-from tidegate.coordinator.outcomes import AttemptEnded, AttemptRescaled
+from tidegate.coordinator.outcomes import AttemptEnded, AttemptFinished, AttemptRescaled
 from tidegate.errors import CheckpointDamaged, CommitLost, ConfigurationError, JobFolderInUse, Superseded, TidegateError
 from tidegate.launch import check_uids, collected_results
 from tidegate.storage.anywhere import reaching_anywhere
@@ -66,17 +66,19 @@ class InProcessRun:
         max_actions: int = MAX_ACTIONS,
         crash_points: InProcessCrashPoints | None = None,
         asks: Sequence[Ask] = (),
-        quick: bool = False,
+        config: JobConfig | None = None,
     ) -> None:
-        check_uids(env._graph, storage or env.config().storage)
+        settings = config or env.config()
+        check_uids(env._graph, storage or settings.storage)
         self._env = env
         env._built.taken_up = True
         draws, clock = random.Random(seed), ManualClock()
-        uri = storage or env._config.storage or f"memory://run-{next(_runs)}-{draws.getrandbits(48):x}"
-        self._config: JobConfig = replace(env.config(), storage=uri)
+        uri = storage or settings.storage or f"memory://run-{next(_runs)}-{draws.getrandbits(48):x}"
+        self._config: JobConfig = replace(settings, storage=uri)
         self._max_drivers = max_drivers
         self._zombies_allowed = zombies
         self.attempts = 0
+        self.running: ScheduledAttempt | None = None  #: or the one that ended last
         self.world = World(
             random=draws,
             clock=clock,
@@ -85,7 +87,6 @@ class InProcessRun:
             crash_points=crash_points or InProcessCrashPoints(list(crashes or [])),
             asks=list(asks),
             max_actions=max_actions,
-            quick=quick,
         )
 
     def run(self) -> RunResult:
@@ -109,7 +110,7 @@ class InProcessRun:
             except JobFolderInUse:
                 if drivers == 1:
                     raise
-                ended = JobEnded(JobStatus.FINISHED, None)  # its driver died right behind the last record
+                ended = JobEnded(JobStatus.FINISHED, None)  # its driver died right after the last record
             return RunResult(
                 ended.status,
                 ended.error,
@@ -163,18 +164,24 @@ class InProcessRun:
             raise
         except TidegateError as error:
             return job.attempt_ended(AttemptEnded(error))
-        return inputs if isinstance(inputs, JobEnded) else job.attempt_ended(self._run_attempt(job, inputs))
+        if isinstance(inputs, JobEnded):
+            return inputs
+        outcome = self._run_attempt(job, inputs)
+        if self.world.canceled and not isinstance(outcome, AttemptFinished):
+            return job.canceled()
+        return job.attempt_ended(outcome)
 
     def _run_attempt(self, job: JobRun, inputs: AttemptInputs) -> Any:
         self.attempts += 1
-        run = ScheduledAttempt(self.world, job, inputs)
+        run = self.running = ScheduledAttempt(self.world, job, inputs)
         try:
             return run.until_outcome()
         finally:
             if run.attempt.outcome is not None:  # else the driver has died
                 run.attempt.abandon_savepoints()
             if isinstance(run.attempt.outcome, AttemptRescaled):
-                run.attempt.desk.open.pop(run.attempt.rescale_request).future.set_result(run.attempt.outcome)
+                run.attempt.desk.rescale_begins(run.attempt.rescale_request, run.attempt.halted_at)
+                run.attempt.desk.rescaled(self.world.clock(), run.attempt.latest_completed)  # the next begins at once
             run.attempt.desk.refuse_all("the attempt has ended")
             job.used_ids_below(run.attempt.scheduler.next_id)
             for process in run.processes.values():

@@ -14,7 +14,7 @@ from tidegate.coordinator.attempt import Attempt, Timeouts
 from tidegate.coordinator.job import AttemptInputs, JobRun
 from tidegate.coordinator.outcomes import AttemptFinished, AttemptRescaled
 from tidegate.coordinator.savepoints import SavepointRequest
-from tidegate.errors import ConfigurationError
+from tidegate.errors import ConfigurationError, JobFailed
 from tidegate.ids import SlotId
 from tidegate.launch import slot_settings
 from tidegate.task.failures import describe_failure
@@ -107,7 +107,7 @@ class ScheduledAttempt:
         self.attempt.slot_connected(process.slot.id)
 
     def send(self, slot: SlotId, message: ToSlot) -> None:
-        """Implements coordinator.ports.SlotLinks."""
+        """Implements ports.SlotLinks."""
         process = self.processes.get(slot)
         if process is not None and process.alive and process.connected:
             process.link.to_slot.append(encode(message))
@@ -122,13 +122,10 @@ class ScheduledAttempt:
         while self.attempt.outcome is None:
             self._world.count_action()
             self._ask()
-            chosen = self._drawn() if self._world.quick else None
+            chosen = self._drawn() or self._searched()
             if chosen is None:
-                weights, actions = self._possible()
-                if not actions:
-                    self._let_time_pass()
-                    continue
-                chosen = self._random.choices(actions, weights)[0]
+                self._let_time_pass()
+                continue
             action, arguments = chosen
             action(*arguments)
             if self._random.random() < 0.2:
@@ -142,8 +139,12 @@ class ScheduledAttempt:
         return self.attempt.outcome
 
     def _ask(self) -> None:
+        if self._world.canceled:
+            self.attempt.fail(JobFailed("canceled"))
         if not self.attempt.running:
             return
+        while self._world.calls:
+            self._world.calls.popleft()(self.attempt)
         for ask in self._world.asks:
             if not ask.asked and self._world.view.completed >= ask.after_checkpoints:
                 ask.asked = True
@@ -161,7 +162,7 @@ class ScheduledAttempt:
         return True
 
     def _wind_down(self) -> None:
-        """FINISHED stands in the log: the slots hear it and end, layer by layer, as Spark's tasks do."""
+        """FINISHED is in the log: the slots hear it and end, layer by layer, as Spark's tasks do."""
         for _, process in sorted(self.processes.items()):
             if not process.alive:
                 continue
@@ -184,49 +185,9 @@ class ScheduledAttempt:
 
     # -- what can happen ----------------------------------------------------------------------------------------------
 
-    def _possible(self) -> tuple[list[float], list[tuple[Callable[..., None], tuple[Any, ...]]]]:
-        """Weights and actions. The inner loop of every run: no closures, no look-ups, few calls."""
-        found: list[tuple[float, Callable[..., None], tuple[Any, ...]]] = []
-        if self._posted:
-            found.append((5.0, self._run_next, (self._posted,)))
-        if self._storing.jobs:
-            found.append((0.5, self._run_next, (self._storing.jobs,)))
-        hear, connect, tell, guarded, turn = self._hear, self._connect, self._tell, self._run_guarded, self._turn
-        can_turn = self._can_turn
-        for process in self.processes.values():
-            link = process.link
-            if link.to_driver:
-                found.append((2.0, hear, (process,)))
-            if not process.alive:
-                continue
-            if not process.connected:
-                found.append((LATE_CALL, connect, (process,)))
-                continue
-            if link.to_slot:
-                found.append((1.0, tell, (process,)))
-            if process.uploads.jobs:
-                found.append((0.5, guarded, (process, process.uploads)))
-            if process.commits.jobs:
-                found.append((0.5, guarded, (process, process.commits)))
-            if can_turn(process):
-                found.append((process.speed * 3, turn, (process,)))
-        deliver = self._deliver
-        for channel in self._channels:
-            if len(channel.rows) > 1:
-                receiver = channel.receiver
-                if receiver.alive and receiver.slot.mailbox.has_room:
-                    found.append((receiver.speed, deliver, (channel,)))
-        for zombie in self._world.zombies:
-            for background in (zombie.uploads, zombie.commits):
-                if background.jobs:
-                    found.append((0.05, self._haunt, (zombie, background)))
-        return [weight for weight, _, _ in found], [(action, arguments) for _, action, arguments in found]
-
     def _drawn(self) -> tuple[Callable[..., None], tuple[Any, ...]] | None:
-        """What happens next, with about the same chances, without looking at everything: draw until something can be.
-
-        None when that takes long: little can happen.
-        """
+        """What happens next, without looking at everything: draw until something can be. None when that takes long: little
+        can happen. The inner loop of every run."""
         if len(self._chances) != self._chances_for(len(self._channels)):
             self._list_chances()
         chances, cumulated, draw = self._chances, self._cumulated, self._random.random
@@ -237,11 +198,21 @@ class ScheduledAttempt:
                 return action, arguments
         return None
 
+    def _searched(self) -> tuple[Callable[..., None], tuple[Any, ...]] | None:
+        """The same with a look at everything. None when nothing can happen."""
+        weights, possible, below = [], [], 0.0
+        for (may, action, arguments), cumulated in zip(self._chances, self._cumulated, strict=True):
+            if may(*arguments):
+                possible.append((action, arguments))
+                weights.append(cumulated - below)
+            below = cumulated
+        return self._random.choices(possible, weights)[0] if possible else None
+
     def _chances_for(self, channels: int) -> int:
         return 2 + 6 * len(self.processes) + channels + 2 * len(self._world.zombies)
 
     def _list_chances(self) -> None:
-        """Everything that could ever happen, as in `_possible`; channels come with the first frame."""
+        """Everything that could ever happen; channels come with the first frame."""
         weighted: list[tuple[float, tuple[Callable[..., Any], Callable[..., None], tuple[Any, ...]]]] = [
             (5.0, (bool, self._run_next, (self._posted,))),
             (0.5, (bool, self._run_next, (self._storing.jobs,))),
@@ -362,7 +333,7 @@ class ScheduledAttempt:
         """Nothing is ready: go to the next moment at which something is due."""
         if self.attempt.next_wake() <= self._clock():  # user code took long, and the driver's moment passed meanwhile
             self.attempt.tick()
-            if self.attempt.outcome is not None or self._possible()[1] or self.attempt.next_wake() > self._clock():
+            if self.attempt.outcome is not None or self._searched() or self.attempt.next_wake() > self._clock():
                 return
         times = [self.attempt.next_wake()]
         for process in self.processes.values():

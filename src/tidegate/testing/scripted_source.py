@@ -3,7 +3,7 @@
 ScriptedSource([1, 2, Checkpoint(), 3, Fail(), 4])
 
 1, 2, 3, 4      records, one a poll, in order
-Checkpoint()    go on only after a checkpoint that covers everything before has completed
+Checkpoint()    continue only after a checkpoint that covers everything before has completed
 Fail()          raise, once over all restarts: the attempt ends, and the script is read again from the checkpoint
 """
 

@@ -1,6 +1,6 @@
 """Checkpoint storage that misbehaves on demand, or counts. Part of the public test kit; wraps any store.
 
-FlakyStore(store, [Fail("create", call=2, after_effect=True)])   # the second create works, and its answer is lost
+FlakyStore(store, [FailCall("create", call=2, after_effect=True)])   # the second create works, and its answer is lost
 FlakyStore(store, [NoSpace(after_bytes=10_000)])
 FlakyStore(store, [Corrupt("_metadata.json", at=100)])           # readers see one byte changed; storage keeps it whole
 FlakyStore(store, [CutShort(".snapshot", to=4096)])
@@ -19,7 +19,7 @@ from tidegate.storage.store import Data, ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
-class Fail:
+class FailCall:
     """The `call`-th call (from 1) of `method` on a path that contains `path` fails, `times` times in a row.
 
     With `after_effect` the store does what it was asked and only the answer is lost.
@@ -66,7 +66,7 @@ class CutShort:
     to: int
 
 
-Fault = Fail | RepeatedCreate | NoSpace | Corrupt | CutShort
+Fault = FailCall | RepeatedCreate | NoSpace | Corrupt | CutShort
 
 
 class FlakyStore(ObjectStore):
@@ -149,7 +149,7 @@ class FlakyStore(ObjectStore):
         lost = False
         with self._lock:
             for position, fault in enumerate(self._faults):
-                if not isinstance(fault, Fail) or fault.method != method or fault.path not in path:
+                if not isinstance(fault, FailCall) or fault.method != method or fault.path not in path:
                     continue
                 self._calls[position] += 1
                 if not fault.call <= self._calls[position] < fault.call + fault.times:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.connectors.collect_sink import CollectedResults
+from tidegate.coordinator.attempt import Attempt
 from tidegate.coordinator.observing import JobView
 from tidegate.coordinator.savepoints import SavepointRequest
 from tidegate.storage.store import ObjectStore
@@ -17,7 +18,7 @@ from tidegate.testing.clock import ManualClock
 from tidegate.testing.crash_points import InProcessCrashPoints, SimulatedCrash
 from tidegate.wire.control import FromSlot, encode
 
-MOST_ZOMBIES = 20  #: workers of older attempts that may still wake up
+MAX_ZOMBIES = 20  #: workers of older attempts that may still wake up
 
 
 class Stuck(AssertionError):
@@ -104,12 +105,13 @@ class World:
     crash_points: InProcessCrashPoints
     asks: list[Ask]
     max_actions: int
-    quick: bool = False  #: what happens next is drawn with less work; the same chances, but other draws of a seed
     view: JobView = field(default_factory=JobView)
     printed: list[str] = field(default_factory=list)
     collected: CollectedResults = field(default_factory=CollectedResults)
     zombies: list[WorkerProcess] = field(default_factory=list)
     actions: int = 0
+    canceled: bool = False  #: by whoever runs the job from another thread (testing/in_process_jobs.py)
+    calls: deque[Callable[[Attempt], None]] = field(default_factory=deque)  #: theirs too, for the attempt that runs
 
     def count_action(self) -> None:
         self.actions += 1
@@ -123,5 +125,5 @@ class World:
             self.zombies.append(process)
         else:
             process.let_go()
-        while len(self.zombies) > MOST_ZOMBIES:
+        while len(self.zombies) > MAX_ZOMBIES:
             self.zombies.pop(0).let_go()

@@ -133,4 +133,4 @@ def _dataclass(cls: type, within: tuple[type, ...]) -> DataType:
 
 def _refused(annotation: Any, way_out: str) -> TypeDeclarationError:
     text = annotation.__qualname__ if isinstance(annotation, type) and not typing.get_args(annotation) else annotation
-    return TypeDeclarationError(f"{text} is no type that Tidegate can store. {way_out}", annotation=str(text))
+    return TypeDeclarationError(f"{text} is not a type that Tidegate can store. {way_out}", annotation=str(text))

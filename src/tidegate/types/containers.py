@@ -109,7 +109,7 @@ class DictType(DataType):
 
     def _decode(self, array: pa.Array) -> list[Any]:
         if not pat.is_map(array.type):
-            raise ValueError("it is no map")
+            raise ValueError("it is not a map")
         bounds = array.offsets.to_numpy().tolist()
         first, count = bounds[0], bounds[-1] - bounds[0]
         keys = decode_inside(f"a key of {self.name}", self.key, array.keys.slice(first, count))
@@ -172,7 +172,7 @@ class TupleType(DataType):
 
     def _decode(self, array: pa.Array) -> list[Any]:
         if not pat.is_struct(array.type) or array.type.num_fields != len(self.parts):
-            raise ValueError(f"it is no struct of {len(self.parts)} fields")
+            raise ValueError(f"it is not a struct of {len(self.parts)} fields")
         return self.values_of([array.field(at) for at in range(len(self.parts))])
 
     def _copied(self, value: Any) -> Any:
@@ -253,7 +253,7 @@ class DataclassType(DataType):
 
     def _decode(self, array: pa.Array) -> list[Any]:
         if not pat.is_struct(array.type):
-            raise ValueError("it is no struct")
+            raise ValueError("it is not a struct")
         columns = {array.type.field(at).name: array.field(at) for at in range(array.type.num_fields)}
         return self.values_of(columns, len(array))
 

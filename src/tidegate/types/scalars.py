@@ -77,7 +77,7 @@ class ScalarType(DataType):
         if array.type.equals(self.arrow):
             return array
         if not self._readable(array.type):
-            raise ValueError(f"its values are no {self.name}")
+            raise ValueError(f"its values are not {self.name}")
         return array.cast(self.arrow)
 
     def _readable(self, arrow: pa.DataType) -> bool:
@@ -172,7 +172,7 @@ class StrType(ScalarType):
             return pa.array(values, self.arrow, from_pandas=False)
         except UnicodeEncodeError:
             lone = next(value for value in values if any("\ud800" <= letter <= "\udfff" for letter in value))
-            raise misfit(lone, self.name, "It has a lone surrogate, which is no text: declare bytes.") from None
+            raise misfit(lone, self.name, "It has a lone surrogate, which is not text: declare bytes.") from None
 
     def _readable(self, arrow: pa.DataType) -> bool:
         return is_text(arrow)
@@ -192,7 +192,7 @@ class BytesType(ScalarType):
 
 class DateType(ScalarType):
     name, python, annotation, arrow = "date", date, date, pa.date32()
-    way_out = "A datetime is no date: use its .date()."
+    way_out = "A datetime is not a date: use its .date()."
 
     def _readable(self, arrow: pa.DataType) -> bool:
         return bool(pat.is_date64(arrow))
@@ -267,7 +267,7 @@ class DecimalType(ScalarType):
         try:
             return list(map(Decimal, self._native(array).to_pylist()))
         except ArithmeticError as error:
-            raise ValueError(f"it has text that is no number ({error})") from None
+            raise ValueError(f"it has text that is not a number ({error})") from None
 
     def _readable(self, arrow: pa.DataType) -> bool:
         return is_text(arrow) or pat.is_decimal(arrow)

@@ -43,7 +43,7 @@ class TypeText:
 
 
 def parse_type(text: str) -> TypeText:
-    """:raises TypeDeclarationError: when the text is no type's."""
+    """:raises TypeDeclarationError: when the text is not a type's."""
     if text in _SCALARS or text in ("pickled", "any"):
         return TypeText(text, text)
     if text.startswith("arrow:"):
@@ -58,7 +58,7 @@ def parse_type(text: str) -> TypeText:
             name, _, of = part.partition(":")
             fields[name] = parse_type(of)
         return TypeText("dataclass", text, fields=fields)
-    raise TypeDeclarationError(f"{text!r} is no type's text form")
+    raise TypeDeclarationError(f"{text!r} is not a type's text form")
 
 
 def key_annotation(text: str) -> Any:
@@ -75,7 +75,7 @@ def _annotation(parsed: TypeText) -> Any:
         return Optional[_annotation(parsed.parts[0])]  # noqa: UP045 - | is not defined for an Annotated type
     if parsed.kind == "tuple":
         return tuple[tuple(map(_annotation, parsed.parts))]  # type: ignore[misc]
-    raise TypeDeclarationError(f"{parsed.text!r} is no type of keys")
+    raise TypeDeclarationError(f"{parsed.text!r} is not a type of keys")
 
 
 def _split(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Control messages between the coordinator (driver) and the slots (executors). Version 2.
+"""Control messages between the coordinator (driver) and the slots (executors). Version 3.
 
 MessagePack by msgspec: typed, bounded, never pickled. How they travel is in wire/framing.py. The first messages of a connection
 prove that both sides know the attempt's token, without sending it (see wire/handshake.py).
@@ -20,7 +20,7 @@ from tidegate.storage.metadata import Committable, FileRef, SectionRef, SlotSnap
 from tidegate.storage.state_files import StateFiles
 from tidegate.wire.framing import MAX_MESSAGE_BYTES
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
@@ -67,6 +67,7 @@ class OperatorMetrics(msgspec.Struct, frozen=True):
     hot_keys: HotKeys | None = None  # None where the operator has no keys
     gauges: dict[str, float] = {}  # the user's own, ctx.gauge(name, function)
     histograms: dict[str, dict[str, float]] = {}  # ctx.histogram(name): "count", "min", ... "p999"
+    own: dict[str, float] = {}  # of its source, sink or state, by the names in rest/metric_table.py
 
 
 class LogLine(msgspec.Struct, frozen=True):
@@ -81,6 +82,13 @@ class LogLine(msgspec.Struct, frozen=True):
     subtask: int = -1
 
 
+class ProcessUse(msgspec.Struct, frozen=True):
+    """What a worker's process takes of its machine."""
+
+    resident_bytes: int  # memory; 0 where it is not known
+    cpu_ms: int  # since the process began
+
+
 class Heartbeat(Message, frozen=True):
     """Once a second, from a thread of its own; silence means a frozen worker."""
 
@@ -92,6 +100,32 @@ class Heartbeat(Message, frozen=True):
     operators: list[OperatorMetrics] = []
     logs: list[LogLine] = []  # since the last one
     logs_dropped: int = 0  # lines that were over the bound
+    process: ProcessUse | None = None  # None: not known yet
+
+
+class CodeLine(msgspec.Struct, frozen=True):
+    """A line of code that was on a sampled stack."""
+
+    function: str
+    file: str
+    line: int
+    owner: str  # user | tidegate | spark | library
+
+
+class SampledStack(msgspec.Struct, frozen=True):
+    """One way of calls, with how often it was seen."""
+
+    uid: str  # of the innermost operator at work; "": the slot itself
+    lines: list[int]  # numbers of `Sampled.lines`, the outermost call first
+    samples: int
+    on_cpu: int  # of these, those in which the thread was computing and not waiting
+
+
+class Sampled(Message, frozen=True):
+    """Where the task's thread was since the last one. Comes about once a second, and only while somebody looks."""
+
+    lines: list[CodeLine]
+    stacks: list[SampledStack]
 
 
 class LastCounts(Message, frozen=True):
@@ -121,7 +155,7 @@ class Acknowledge(Message, frozen=True):
 
 
 class Decline(Message, frozen=True):
-    """The slot could not take part; the job goes on. `overtaken`: by a newer checkpoint, which is no failure."""
+    """The slot could not take part; the job continues. `overtaken`: by a newer checkpoint, which is not a failure."""
 
     checkpoint: int
     reason: str
@@ -231,7 +265,7 @@ class Trigger(Message, frozen=True):
     checkpoint: int
     unaligned_after_s: float | None = None
     savepoint: SavepointOrder | None = None
-    halt: bool = False  # process nothing behind the barrier, until it is aborted or the job ends
+    halt: bool = False  # process nothing after the barrier, until it is aborted or the job ends
 
 
 class Drain(Message, frozen=True):
@@ -252,6 +286,13 @@ class Credits(Message, frozen=True):
     grants: list[Grant]
 
 
+class SampleStacks(Message, frozen=True):
+    """Somebody looks: sample the task's thread so many times a second, for so long from now on. The newest order counts."""
+
+    seconds: float
+    per_s: float
+
+
 class Complete(Message, frozen=True):
     """The checkpoint stands in the job's log: commit everything prepared up to it."""
 
@@ -266,7 +307,7 @@ class Abort(Message, frozen=True):
 
 
 class Finish(Message, frozen=True):
-    """FINISHED stands in the log: end. `goes_on`: this attempt ends, and the job continues from it with another plan."""
+    """FINISHED is in the log: end. `goes_on`: this attempt ends, and the job continues from it with another plan."""
 
     goes_on: bool = False
 
@@ -278,6 +319,7 @@ class Cancel(Message, frozen=True):
 FromSlot = Union[
     Ready,
     Heartbeat,
+    Sampled,
     LastCounts,
     Acknowledge,
     Decline,
@@ -289,7 +331,9 @@ FromSlot = Union[
     SlotFailed,
     ToDriver,
 ]
-ToSlot = Union[Start, Trigger, Drain, PauseSources, ResumeSources, Credits, Complete, Abort, Finish, Cancel]
+ToSlot = Union[
+    Start, Trigger, Drain, PauseSources, ResumeSources, Credits, SampleStacks, Complete, Abort, Finish, Cancel
+]
 
 _encoder = msgspec.msgpack.Encoder()
 _from_slot = msgspec.msgpack.Decoder(FromSlot)
@@ -297,7 +341,7 @@ _to_slot = msgspec.msgpack.Decoder(ToSlot)
 
 
 #: Nobody acts on their text and numbers: a healthy job never ends because one of them cannot be encoded.
-SHOWN = (Heartbeat, LastCounts, SlotFailed, Decline)
+SHOWN = (Heartbeat, Sampled, LastCounts, SlotFailed, Decline)
 
 
 class Unsendable(ProtocolViolation):

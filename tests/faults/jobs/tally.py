@@ -277,7 +277,7 @@ def narrate(client: JobClient) -> None:
 
 def carry_out(client: JobClient, settings: Settings, what: str) -> str | None:
     """Take a checkpoint, then ask; for a stop behind records that are to be committed. The savepoint's path; None: it was
-    refused, and the job goes on."""
+    refused, and the job continues."""
     client.checkpoint_now()
     while what != "savepoint" and not records_came_after_the_first_checkpoint(client, settings):
         time.sleep(0.02)

@@ -39,7 +39,7 @@ class DatabaseCommitter(Committer):
         self._missing_since: dict[str, float] = {}
 
     def commit(self, asked: list[bytes]) -> list[CommitOutcome]:
-        """In order; what comes behind one that must wait waits too, or an older upsert could come last."""
+        """In order; what comes after one that must wait waits too, or an older upsert could come last."""
         outcomes: list[CommitOutcome] = []
         try:
             for data in asked:
@@ -71,7 +71,7 @@ class DatabaseCommitter(Committer):
     def _commit_prepared(self, session: Session, epoch: PreparedEpoch) -> CommitOutcome:
         name = TransactionName.parse(epoch.id)
         if name is None:
-            self.lost_reason = f"{epoch.id!r} is no transaction of a database sink."
+            self.lost_reason = f"{epoch.id!r} is not a transaction of a database sink."
             return CommitOutcome.LOST
         match session.commit_prepared(name):
             case Settled.DONE:

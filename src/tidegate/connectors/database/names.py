@@ -34,7 +34,7 @@ def sink_id(job: str, uid: str, database: str, table: str) -> str:
 def parse_attempt(text: str) -> AttemptId:
     found = _ATTEMPT.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is no attempt")
+        raise ValueError(f"{text!r} is not an attempt")
     return _attempt(found[1], found[2])
 
 

@@ -25,7 +25,7 @@ from tidegate.ids import AttemptId
 
 _UNKNOWN_TRANSACTION = "42704"  #: undefined_object
 _BUSY_TRANSACTION = "55000"  #: object_not_in_prerequisite_state: another session is settling it
-_BOOKKEEPING_LOCK = 0x7469646567617465  #: "tidegate": CREATE TABLE IF NOT EXISTS is no guard against two at once
+_BOOKKEEPING_LOCK = 0x7469646567617465  #: "tidegate": CREATE TABLE IF NOT EXISTS does not guard against two at once
 _ENDING_S = 10.0
 
 

@@ -44,7 +44,7 @@ def check_columns(record_type: RecordType, table: str, columns: Sequence[Column]
         )
     if missing := [name for name in key if name not in names]:
         raise ConfigurationError(
-            f"The key {_listed(missing)} of the sink of table {table!r} is no field of the stream."
+            f"The key {_listed(missing)} of the sink of table {table!r} is not a field of the stream."
         )
     return names
 

@@ -10,7 +10,7 @@ Two ways, and a committable says which it went, so that a job may change its min
                 row. For servers that do not prepare, and for upserts: a prepared transaction holds the locks of its rows,
                 and the next epoch's upsert of the same row would wait for a commit that waits for the upsert
 
-The steps of two-phase, and what is found after a crash behind each:
+The steps of two-phase, and what a crash after each leaves to be found:
 
   1. records are written                nothing: the server undoes them when the session ends, or `clean_up` ends it
   2. ledger row                         the same

@@ -1,7 +1,7 @@
 """The rows of a table as a bounded source. Splits and their bounds on the driver; pages of rows on the executors.
 
 A table is read along a unique key, a page at a time: `WHERE key > <last> ORDER BY key LIMIT n`. No cursor and no transaction
-is held, so a reader can stop and go on anywhere. With an integer key the range from the smallest to the largest is divided
+is held, so a reader can stop and continue anywhere. With an integer key the range from the smallest to the largest is divided
 into splits; the bounds are part of the positions, so they are those of the first look for as long as the job lives.
 
 What is read: every row that is there from the first look to the end, once. A row that is added, changed or deleted

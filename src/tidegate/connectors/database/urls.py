@@ -18,7 +18,7 @@ from tidegate.errors import ConfigurationError
 POSTGRES, MYSQL = "postgresql", "mysql"
 _KINDS = {"postgresql": POSTGRES, "postgres": POSTGRES, "mysql": MYSQL, "mariadb": MYSQL}
 _PORTS = {POSTGRES: 5432, MYSQL: 3306}
-#: What may stand behind "?": nothing else is passed on, so nothing else can carry a secret past us.
+#: What may follow "?": nothing else is passed on, so nothing else can carry a secret past us.
 _OPTIONS = {POSTGRES: ("sslmode", "sslrootcert"), MYSQL: ("ssl_ca",)}
 
 

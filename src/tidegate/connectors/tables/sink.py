@@ -6,7 +6,7 @@ them to the table's log when the checkpoint stands in the job's log; the subtask
 Evidence: the table's log holds, for each writer (one attempt of one sink of one job), the newest checkpoint whose files are in
 it. A commit takes all that the writer has prepared up to a checkpoint n in one step and writes n with them, so whatever a
 writer prepared for n or before is in the table exactly when its number is n or more. Each attempt has a number of its own,
-because a job may go back behind a checkpoint, on with others, and one day forward to it again.
+because a job may go back to before a checkpoint, on with others, and one day forward to it again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import xxhash
 from tidegate.batch import Batch
 from tidegate.connectors.contract import CommitOutcome, Committer, Sink, SinkWriter, WriterContext
 from tidegate.connectors.database.names import parse_attempt
-from tidegate.connectors.file_encoders import check_writable
+from tidegate.connectors.formats.parquet import PARQUET
 from tidegate.connectors.local_paths import local_path
 from tidegate.connectors.part_writer import PartWriter, StagedPart
 from tidegate.connectors.partition_names import Partition, store_check
@@ -124,7 +124,7 @@ class TableSink(Sink):
         store_check(self.store, lambda folder: self.file_path("", folder))(partition)
 
     def writer(self, context: WriterContext) -> SinkWriter:
-        check_writable("parquet", context.record_type)
+        PARQUET.check_writable(context.record_type)
         self.check_schema(context.record_type.schema)
         return _TableWriter(self, context)
 

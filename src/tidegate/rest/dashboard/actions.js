@@ -8,21 +8,21 @@ const notes = document.getElementById("notes");
 
 const ACTIONS = [
   {
-    name: "Checkpoint", title: "Take a checkpoint now", says: "The job goes on meanwhile.", fields: [], confirm: "Take it",
+    name: "Checkpoint", title: "Take a checkpoint now", says: "The job continues meanwhile.", fields: [], confirm: "Take it",
     act: (base) => operate("POST", `${base}/checkpoints`, {}, `${base}/checkpoints`), done: (result) => `Checkpoint ${result.checkpointId} is complete.`,
   },
   {
-    name: "Savepoint", title: "Take a savepoint", says: "The job goes on meanwhile. The savepoint is yours: it is never deleted by the job.", confirm: "Take it",
+    name: "Savepoint", title: "Take a savepoint", says: "The job continues meanwhile. The savepoint is yours: it is never deleted by the job.", confirm: "Take it",
     fields: [["folder", "Folder (empty: the job's own)", "text"], ["format", "Format", ["CANONICAL", "NATIVE"]]],
     act: (base, given) => operate("POST", `${base}/savepoints`, { "target-directory": given.folder || null, formatType: given.format }, `${base}/savepoints`), done: (result) => `Savepoint: ${result.location}`,
   },
   {
-    name: "Stop", title: "Stop the job with a savepoint", says: "Sources stop, a savepoint is taken, sinks commit, the job ends.", confirm: "Stop the job", kind: "danger",
+    name: "Stop", title: "Stop the job with a savepoint", says: "Sources stop, a savepoint is taken, sinks commit, the job ends.", confirm: "Stop the job",
     fields: [["folder", "Folder (empty: the job's own)", "text"], ["format", "Format", ["CANONICAL", "NATIVE"]], ["drain", "Drain: the stream ends for good, every timer fires", "checkbox"]],
     act: (base, given) => operate("POST", `${base}/stop`, { targetDirectory: given.folder || null, formatType: given.format, drain: given.drain }, `${base}/savepoints`), done: (result) => `Stopped. Savepoint: ${result.location}`,
   },
   {
-    name: "Rescale", title: "Run the job at another parallelism", says: "A checkpoint is taken with stopped sources; the job starts from it again.", confirm: "Rescale", kind: "danger",
+    name: "Rescale", title: "Run the job at another parallelism", says: "A checkpoint is taken with stopped sources; the job starts from it again.", confirm: "Rescale",
     fields: [["parallelism", "Parallelism", "number"]],
     act: (base, given) => operate("PATCH", `${base}/rescaling?parallelism=${encodeURIComponent(given.parallelism)}`, {}, `${base}/rescaling`),
     done: (result) => `Runs with parallelism ${result.parallelism}; the gap was ${result["gap-ms"]} ms.`,
@@ -35,7 +35,7 @@ const ACTIONS = [
 
 export function buttons(base, job, ended) {
   if (ended) return null;
-  return h("div", { class: "buttons" }, ACTIONS.map((action) => h("button", { type: "button", class: action.kind, "data-action": action.name, onclick: () => confirm(action, base, job) }, action.name)));
+  return h("div", { class: "buttons" }, ACTIONS.map((action) => h("button", { type: "button", class: action.kind, "data-action": action.name, title: action.title, onclick: () => confirm(action, base, job) }, action.name)));
 }
 
 function confirm(action, base, job) {

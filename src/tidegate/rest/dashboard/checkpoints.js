@@ -5,7 +5,7 @@ import { card, figure, h, table } from "./dom.js";
 import { explained } from "./explain.js";
 import * as format from "./format.js";
 import { acknowledged, badge, place, tabs } from "./pieces.js";
-import { bars } from "./plot.js";
+import { UNITS, bars, plotWidth } from "./plot.js";
 
 const VIEWS = [["overview", "Overview"], ["history", "History"], ["summary", "Summary"], ["configuration", "Configuration"]];
 
@@ -19,7 +19,7 @@ export async function checkpointsTab(context) {
   if (view === "summary") return [bar, summary(statistics)];
   if (view === "history") return [bar, history(statistics.history, link)];
   const { checkpoints } = await get(`${base}/checkpoint-history`);
-  return [bar, overview(statistics, link), plots(checkpoints, link)];
+  return [bar, overview(statistics, link), plots(checkpoints, link, context.width)];
 }
 
 function overview({ counts, latest }, link) {
@@ -38,15 +38,15 @@ function overview({ counts, latest }, link) {
   ];
 }
 
-function plots(checkpoints, link) {
-  const points = (values) => checkpoints.map((c) => ({ id: c.id, failed: c.status === "FAILED", label: `checkpoint ${c.id}, ${format.time(c.trigger)}${c.status === "COMPLETED" ? "" : `, ${c.status.toLowerCase()}`}`, tick: format.time(c.trigger), values: values(c) }));
-  const go = { go: (point) => { location.hash = link("checkpoints", "details", point.id); } };
+function plots(checkpoints, link, width) {
+  const points = (values) => checkpoints.map((c) => ({ id: c.id, at: c.trigger, failed: c.status === "FAILED", label: `checkpoint ${c.id}, ${format.time(c.trigger)}${c.status === "COMPLETED" ? "" : `, ${c.status.toLowerCase()}`}`, values: values(c) }));
+  const go = { width: plotWidth(width, 4), go: (point) => { location.hash = link("checkpoints", "details", point.id); } };
   return card(checkpoints.length ? `The last ${checkpoints.length} checkpoints` : "No checkpoint yet",
     h("div", { class: "plots" },
-      bars("Duration", points((c) => [c.duration]), [["duration", "one"]], format.span, go),
-      bars("Size", points((c) => [Math.min(c.added, c.size), Math.max(0, c.size - c.added)]), [["stored for it", "one"], ["from earlier ones", "two"]], format.bytes, go),
-      bars("Alignment: the longest of a subtask", points((c) => [c.alignment]), [["alignment", "one"]], format.span, go),
-      bars("Held back or stored in alignment", points((c) => [c.buffered, c.persisted]), [["held back", "one"], ["stored in flight", "two"]], format.bytes, go)));
+      bars("Duration", points((c) => [c.duration]), [["duration", "one"]], UNITS.span, go),
+      bars("Size", points((c) => [Math.min(c.added, c.size), Math.max(0, c.size - c.added)]), [["stored for it", "one"], ["from earlier ones", "two"]], UNITS.bytes, go),
+      bars("Longest alignment of a subtask", points((c) => [c.alignment]), [["alignment", "one"]], UNITS.span, go),
+      bars("Held back or stored in alignment", points((c) => [c.buffered, c.persisted]), [["held back", "one"], ["stored in flight", "two"]], UNITS.bytes, go)));
 }
 
 const COLUMNS = [["ID", 1], ["Status"], ["Acknowledged", 1], ["Trigger time"], ["Latest acknowledgement"], ["End to end duration", 1], ["State size", 1], ["Stored for it", 1], ["Buffered during alignment", 1]];
@@ -74,7 +74,7 @@ function configuration(config) {
     ["Aligned, until unaligned after", config.aligned_checkpoint_timeout ? format.span(config.aligned_checkpoint_timeout) : "never"],
     ["Tolerated failures", config.tolerable_failed_checkpoints], ["State backend", config.state_backend], ["Checkpoint storage", place(config.checkpoint_storage)],
     ["Completed checkpoints kept", config.retained], ["Kept when the job ends", yes(config.externalization.enabled)],
-  ]));
+  ], { class: "pairs" }));
 }
 
 async function details({ base, link, vertices, more }, id) {

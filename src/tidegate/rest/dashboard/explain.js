@@ -6,10 +6,10 @@ import { share } from "./plot.js";
 
 const PHASES = [["startDelay", "barrier's way"], ["alignment", "alignment"], ["sync", "synchronous part"], ["upload", "upload"], ["other", "other"]];
 const REMEDIES = {
-  startDelay: "The barrier waited behind records on its way: something behind the sources is slow. See Back-pressure; unaligned checkpoints overtake.",
+  startDelay: "The barrier waited for the records before it on its way: something after the sources is slow. See Back-pressure; unaligned checkpoints overtake.",
   alignment: "One input was slower than the others. See Back-pressure; unaligned checkpoints do not wait for it.",
   sync: "The subtask stood still while its state was marked. User hooks and prepared sinks count here.",
-  upload: "Writing the snapshot took longest: large state or slow storage. Incremental checkpoints store less.",
+  upload: "Writing the snapshot took longest: large state or slow storage.",
   other: "Between the parts that are measured: waiting for a thread, and the messages' way to the driver.",
 };
 
@@ -24,7 +24,7 @@ export function explained(story, link) {
   const longest = Math.max(1, ...story.vertices.map((vertex) => vertex.total));
   return card("Where the time went",
     h("p", { class: "verdict" }, sentence),
-    isStoring ? null : h("p", { class: "hint" }, REMEDIES[key]),
+    isStoring ? null : h("p", { class: "hint" }, REMEDIES[key], key === "upload" && !story.incremental ? " Incremental checkpoints store less." : null),
     waiting(missing),
     h("div", { class: "legends" }, PHASES.map(([phase, title]) => h("span", { class: "legend" }, h("i", { class: phase }), title))),
     table([["Vertex"], ["The longest of each part"], ...PHASES.map(([, title]) => [title, 1]), ["Total", 1]], [
@@ -32,13 +32,13 @@ export function explained(story, link) {
       ...story.vertices.map((vertex) => [vertex.name, timeline(vertex, longest), ...PHASES.map(([phase]) => format.span(vertex[phase])), format.span(vertex.total)]),
     ]),
     storing === null ? null : h("p", { class: "hint" }, `Then, in the driver: ${format.span(storing)} until the checkpoint stood in the log.`),
-    h("h3", null, "Largest states"), table([["Operator"], ["Subtask", 1], ["Size", 1]], story.largestStates.map((entry) => [h("code", null, entry.uid), entry.subtask, format.bytes(entry.size)])),
+    h("h3", null, "Largest states"), table([["Operator"], ["Subtask", 1], ["Size", 1]], story.largestStates.map((entry) => [h("code", null, entry.uid), entry.subtask, format.bytes(entry.size)]), { class: "pairs" }),
     h("h3", null, "Hottest keys when it ended"), hotKeys(story.hottestKeys));
 }
 
 // From a sample: about so much.
 export const hotKeys = (keys) => table([["Key"], ["Operator"], ["Subtask", 1], ["Part of its records", 1]],
-  keys.map((hot) => [h("code", { class: "key" }, hot.key), h("code", null, hot.uid), hot.subtask, format.percent(hot.share, 1)]), { none: "None stands out" });
+  keys.map((hot) => [h("code", { class: "key" }, hot.key), h("code", null, hot.uid), hot.subtask, format.percent(hot.share, 1)]), { class: "pairs", none: "None stands out" });
 
 const timeline = (part, longest) => share(PHASES.map(([phase, title]) => [phase, part[phase] / longest, title]), PHASES.map(([phase, title]) => `${title} ${format.span(part[phase])}`).join(" · "));
 

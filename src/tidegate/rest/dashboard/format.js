@@ -14,10 +14,13 @@ export function short(value) {
 
 export function rate(value) {
   if (!known(value)) return NOTHING;
-  if (value >= 1e6) return `${(value / 1e6).toFixed(value >= 1e7 ? 1 : 2)} M/s`;
-  if (value >= 1e4) return `${(value / 1e3).toFixed(1)} k/s`;
-  return `${value >= 10 || value === 0 ? Math.round(value) : value.toFixed(1)}/s`;
+  if (value >= 1e6) return `${rounded(value / 1e6)} M/s`;
+  if (value >= 1e4) return `${rounded(value / 1e3)} k/s`;
+  return `${value >= 10 ? Math.round(value) : Number(value.toFixed(1))}/s`;
 }
+
+// Three digits, and none that say nothing: 128, 1.5, 0.25.
+const rounded = (value) => String(Number(value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)));
 
 export function bytes(value) {
   if (!known(value)) return NOTHING;
@@ -25,17 +28,18 @@ export function bytes(value) {
   const units = ["KB", "MB", "GB", "TB", "PB"];
   let n = -1;
   do { value /= 1024; n++; } while (value >= 1024 && n < units.length - 1);
-  return `${value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)} ${units[n]}`;
+  return `${rounded(value)} ${units[n]}`;
 }
 
 export function span(ms) {
   if (!known(ms) || ms < 0) return NOTHING;
-  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 1000) return `${rounded(ms < 1 ? ms : Math.round(ms))} ms`;
   const s = ms / 1000;
-  if (s < 60) return `${s.toFixed(s < 10 ? 2 : 1)} s`;
-  if (s < 3600) return `${Math.floor(s / 60)} min ${Math.floor(s % 60)} s`;
-  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
-  return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
+  if (s < 60) return `${rounded(s)} s`;
+  const two = (whole, unit, rest, smaller) => (rest ? `${whole} ${unit} ${rest} ${smaller}` : `${whole} ${unit}`);
+  if (s < 3600) return two(Math.floor(s / 60), "min", Math.floor(s % 60), "s");
+  if (s < 86400) return two(Math.floor(s / 3600), "h", Math.floor((s % 3600) / 60), "min");
+  return two(Math.floor(s / 86400), "d", Math.floor((s % 86400) / 3600), "h");
 }
 
 export function time(ms) {
@@ -54,4 +58,18 @@ export function eventTime(value) {
   if (!known(value)) return NOTHING;
   if (ms > 8.64e15) return "end of input";
   return ms < -8.64e15 ? NOTHING : new Date(ms).toISOString().replace("T", " ").replace("Z", "");
+}
+
+// A metric by Flink's name, in the unit that the name means.
+export function metric(name, value) {
+  if (!known(value)) return NOTHING;
+  const last = name.split(".").at(-1);
+  if (/Watermark$/.test(last)) return eventTime(value);
+  if (/Nanos$|^checkpointAlignmentTime$/.test(last)) return span(value / 1e6);
+  if (/TimeMsPerSecond$/.test(last)) return percent(value / 1000);
+  if (/TimeMs$|Lag$|Duration$|^uptime$/.test(last)) return span(value);
+  if (/Bytes(In|Out)PerSecond$/.test(last)) return `${bytes(value)}/s`;
+  if (/PerSecond$/.test(last)) return rate(value);
+  if (/Bytes(In|Out)?$|Size$|Memory/.test(last)) return bytes(value);
+  return Number.isInteger(value) ? value.toLocaleString("en") : value.toLocaleString("en", { maximumFractionDigits: 2 });
 }

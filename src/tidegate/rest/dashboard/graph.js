@@ -69,13 +69,21 @@ function edge(input, node, places, heights, width, isWide) {
 function box(node, operators, [x, y], width, height, options) {
   const own = operators.filter((operator) => operator.vertex === node.id);
   const head = own[0] ?? {};
-  const kind = (head.backPressured ?? 0) > 0.5 ? "pressed" : (head.busy ?? 0) > 0.8 ? "busy" : "calm";
   const level = `busy ${percent(head.busy)} · back-pressured ${percent(head.backPressured)}`;
-  return h("a", { class: `box ${kind}${options.selected === node.id ? " selected" : ""}`, href: options.link(node.id), "data-vertex": node.id,
+  const sign = options.failed === node.id ? "failed here" : options.bottleneck === node.id ? "bottleneck" : null;
+  return h("a", { class: `box ${kindOf(node, head, options)}${options.selected === node.id ? " selected" : ""}`, href: options.link(node.id), "data-vertex": node.id,
     style: { left: `${x}px`, top: `${y}px`, width: `${width}px`, height: `${height}px` } },
-    own.map((operator) => h("span", { class: "operator", title: `${operator.name} (${operator.uid})\n${operator.line}` },
-      h("b", null, operator.name),
+    own.map((operator, i) => h("span", { class: "operator", title: `${operator.name} (${operator.uid})\n${operator.line}` },
+      h("b", null, i === 0 && sign ? h("em", { class: "sign" }, sign) : null, operator.name),
       h("small", null, `in ${rate(operator.inPerSecond)} · out ${rate(operator.outPerSecond)}`))),
     load(head.busy, head.backPressured, head.idle),
     h("small", { class: "level", title: `${count(head.recordsOut)} records out` }, level, h("em", null, `×${node.parallelism}`)));
+}
+
+// The edge of a box: where the job failed, else what it does; grey where it does nothing.
+function kindOf(node, head, { state, failed, bottleneck }) {
+  if (failed === node.id) return "failed";
+  if (state !== "RUNNING") return "still";
+  if (bottleneck === node.id) return "slow";
+  return (head.backPressured ?? 0) > 0.5 ? "pressed" : (head.busy ?? 0) > 0.8 ? "slow" : "calm";
 }

@@ -1,87 +1,90 @@
 // One job: its head with the buttons, the tabs, and what is below them.
 
 import { get } from "./api.js";
-import { accumulatorsTab, metricsTab, pressureTab, subtasksTab, watermarksTab } from "./vertex.js";
+import { accumulatorsTab, pressureTab, subtasksTab, watermarksTab } from "./vertex.js";
 import { buttons } from "./actions.js";
 import { checkpointsTab } from "./checkpoints.js";
-import { card, figure, h, table } from "./dom.js";
-import { exceptionsTab, configTab, logTab } from "./records.js";
+import { h } from "./dom.js";
+import { exceptionsTab } from "./failures.js";
+import { flameTab } from "./flame.js";
 import * as format from "./format.js";
 import { graph } from "./graph.js";
+import { logTab } from "./log.js";
+import { metricsTab } from "./metrics.js";
+import { overviewTab } from "./overview.js";
 import { badge, tabs } from "./pieces.js";
-import { load } from "./plot.js";
+import { configTab } from "./settings.js";
+import { timelineTab } from "./timeline.js";
+import { workersTab } from "./workers.js";
 
-const TABS = [
-  ["overview", "Overview"], ["subtasks", "Subtasks"], ["metrics", "Task metrics"], ["watermarks", "Watermarks"],
-  ["accumulators", "Accumulators"], ["backpressure", "Back-pressure"], ["checkpoints", "Checkpoints"],
-  ["exceptions", "Exceptions"], ["log", "Log"], ["configuration", "Configuration"],
-];
-const OF_VERTEX = { subtasks: subtasksTab, metrics: metricsTab, watermarks: watermarksTab, accumulators: accumulatorsTab, backpressure: pressureTab };
-const OTHERS = { checkpoints: checkpointsTab, exceptions: exceptionsTab, log: logTab, configuration: configTab };
+const OF_VERTEX = {
+  subtasks: ["Subtasks", subtasksTab], metrics: ["Metrics", metricsTab], backpressure: ["Back-pressure", pressureTab], watermarks: ["Watermarks", watermarksTab],
+  accumulators: ["Accumulators", accumulatorsTab], flamegraph: ["Flame graph", flameTab],
+};
+const OF_JOB = {
+  checkpoints: ["Checkpoints", checkpointsTab], exceptions: ["Failures", exceptionsTab], timeline: ["Timeline", timelineTab], workers: ["Workers", workersTab],
+  log: ["Log", logTab], configuration: ["Configuration", configTab],
+};
 const ENDED = ["FINISHED", "CANCELED", "FAILED"];
+const WIDE = 720; // pixels: below, a vertex is chosen from a list, and its tabs show no graph
 
 export async function jobPage({ job: id, tab, more }, width) {
   const base = `/jobs/${encodeURIComponent(id)}`;
   const link = (...parts) => `#${[base, ...parts.map(encodeURIComponent)].join("/")}`;
-  const job = await get(base);
-  const context = { base, job, link, more, tab, vertices: job.vertices };
+  const [job, { groups }] = await Promise.all([get(base), get(`${base}/failures`)]);
+  const context = { base, job, link, more, tab, width, vertices: job.vertices, failures: groups, isWide: width >= WIDE };
   const ended = ENDED.includes(job.state);
-  const below = OTHERS[tab] ? await OTHERS[tab](context) : await withGraph(context, width);
+  const below = OF_JOB[tab] ? await OF_JOB[tab][1](context) : await withGraph(context);
+  const shown = [["overview", "Overview"], ...Object.entries(OF_VERTEX).map(([key, [title]]) => [key, title]), ...Object.entries(OF_JOB).map(([key, [title]]) => [key, title])];
   return {
     title: `${job.name} · ${job.state} · Tidegate`,
     crumbs: [h("span", null, job.name)],
     ended,
-    nodes: [head(context, ended), tabs(TABS, tab, (key) => (OF_VERTEX[key] && OF_VERTEX[tab] && more[0] ? link(key, more[0]) : link(key))), below],
+    nodes: [head(context, ended), tabs(shown, tab, (key) => (OF_VERTEX[key] && OF_VERTEX[tab] && more[0] ? link(key, more[0]) : link(key))), below],
   };
 }
 
-function head({ base, job }, ended) {
+function head({ base, job, failures, link }, ended) {
   const since = job.timestamps[job.state] || job["start-time"];
   return h("div", { class: "head" },
     h("div", null,
       h("h1", null, job.name, " ", badge(job.state)),
       h("p", { class: "facts" },
-        job["status-detail"] ? h("strong", null, job["status-detail"], " · ") : null,
-        `started ${format.time(job["start-time"])} · for ${format.span(job.duration)} · ${job.state.toLowerCase()} since ${format.time(since)}`,
-        ` · attempt ${job.attempt || format.NOTHING} · ${format.count(job.restarts)} ${job.restarts === 1 ? "restart" : "restarts"}`)),
+        `started ${format.time(job["start-time"])} · for ${format.span(job.duration)}${since > job["start-time"] ? ` · ${job.state.toLowerCase()} since ${format.time(since)}` : ""}`,
+        ` · attempt ${job.attempt || format.NOTHING} · ${format.count(job.restarts)} ${job.restarts === 1 ? "restart" : "restarts"}`),
+      trouble(job, failures, link)),
     buttons(base, job, ended));
 }
 
-async function withGraph(context, width) {
-  const { base, job, link, tab, more } = context;
-  const { operators, now } = await get(`${base}/operators`);
-  const of = OF_VERTEX[tab] ?? null;
-  const selected = of ? job.vertices.find((vertex) => vertex.id === more[0]) ?? job.vertices[0] : null;
-  const picture = graph(job.plan, operators, { width, selected: selected?.id, link: (vertex) => link(of ? tab : "subtasks", vertex) });
-  if (of) {
-    const chosen = tabs(job.vertices.map((vertex) => [vertex.id, vertex.name]), selected.id, (vertex) => link(tab, vertex), "choice");
-    return [picture, chosen, await of({ ...context, vertex: selected, path: `${base}/vertices/${selected.id}`, operators })];
+// What a job that does not run waits for, or died of.
+function trouble(job, failures, link) {
+  if (!["CREATED", "RESTARTING", "FAILED"].includes(job.state)) return null;
+  const failure = failures[0];
+  const newest = failure?.times[0];
+  if (job.state !== "RESTARTING" || !newest || newest.restartIn === null || newest.attempt !== job.attempt) {
+    if (!job["status-detail"]) return null;
+    return h("p", { class: "trouble" }, failure && job.state === "FAILED" ? h("a", { href: link("exceptions") }, job["status-detail"]) : job["status-detail"]);
   }
-  return [picture, await summary(context, operators, now)];
+  const left = newest.at + newest.restartIn - job.now;
+  return h("p", { class: "trouble" }, left > 500 ? `Restarts in ${Math.ceil(left / 1000)} s, after ` : "Restarts now, after ", h("a", { href: link("exceptions") }, failure.message.split("\n")[0]),
+    failure.task ? ` in ${failure.task}` : null, failure.count > 1 ? `, ${failure.count} times so far` : null);
 }
 
-async function summary({ base, job, link }, operators, now) {
-  const [checkpoints, exceptions] = await Promise.all([get(`${base}/checkpoints`), get(`${base}/exceptions?maxExceptions=1`)]);
-  const latest = checkpoints.latest.completed;
-  const failure = exceptions.exceptionHistory.entries[0];
-  const sources = operators.filter((operator) => operator.isHead && !job.plan.nodes.find((node) => node.id === operator.vertex)?.inputs.length);
-  const produced = sources.reduce((sum, operator) => sum + (operator.outPerSecond ?? 0), 0);
-  const age = latest ? now - latest.latest_ack_timestamp : null;
-  return [
-    h("div", { class: "figures" },
-      figure("Records from sources", format.rate(sources.some((s) => s.outPerSecond !== null) ? produced : null)),
-      figure("Latest checkpoint", latest ? h("a", { href: link("checkpoints", "details", latest.id) }, `#${latest.id}`) : "None",
-        latest ? `${format.span(latest.end_to_end_duration)} · ${format.bytes(latest.state_size)} · ${format.span(Math.max(0, age))} ago` : null),
-      figure("Checkpoints", format.count(checkpoints.counts.completed), `${format.count(checkpoints.counts.failed)} failed · ${format.count(checkpoints.counts.in_progress)} in progress`),
-      figure("State", format.bytes(latest?.state_size)),
-      figure("Restarts", format.count(job.restarts), failure ? h("a", { href: link("exceptions") }, `last failure ${format.time(failure.timestamp)}`) : "no failure")),
-    card("Operators", table(
-      [["Operator"], ["Parallelism", 1], ["In", 1], ["Out", 1], ["In /s", 1], ["Out /s", 1], ["Busy", 1], ["Back-pressured", 1], ["Load"], ["Watermark lag", 1], ["State", 1]],
-      operators.map((operator) => [
-        h("a", { href: link("subtasks", operator.vertex), title: operator.line, class: operator.isHead ? null : "chained" }, operator.name),
-        operator.parallelism, format.count(operator.recordsIn), format.count(operator.recordsOut), format.rate(operator.inPerSecond), format.rate(operator.outPerSecond),
-        format.percent(operator.busy), format.percent(operator.backPressured), load(operator.busy, operator.backPressured, operator.idle),
-        format.span(operator.watermarkLag), format.bytes(operator.stateSize),
-      ]))),
-  ];
+// The vertex that the newest failure came from, while the job has not recovered from it.
+export function failedVertex(job, failures) {
+  return job.state === "RUNNING" || job.state === "FINISHED" || job.state === "CANCELED" ? null : failures[0]?.vertex ?? null;
+}
+
+async function withGraph(context) {
+  const { base, job, link, tab, more, width, failures, isWide } = context;
+  const { operators, now, bottleneck } = await get(`${base}/operators`);
+  const of = OF_VERTEX[tab]?.[1] ?? null;
+  const selected = of ? job.vertices.find((vertex) => vertex.id === more[0]) ?? job.vertices[0] : null;
+  const picture = !of || isWide
+    ? graph(job.plan, operators, { width, selected: selected?.id, state: job.state, failed: failedVertex(job, failures), bottleneck: bottleneck?.isBottleneck ? bottleneck.vertex : null, link: (vertex) => link(of ? tab : "subtasks", vertex) })
+    : null;
+  if (!of) return overviewTab({ ...context, operators, now, bottleneck, picture });
+  // One way to choose a vertex: its box, or where there is no room for boxes its name.
+  const chosen = isWide ? h("h2", { class: "of" }, selected.name) : tabs(job.vertices.map((vertex) => [vertex.id, vertex.name]), selected.id, (vertex) => link(tab, vertex), "choice");
+  return [picture, chosen, await of({ ...context, vertex: selected, path: `${base}/vertices/${selected.id}`, operators })];
 }

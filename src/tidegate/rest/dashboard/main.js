@@ -73,14 +73,16 @@ function silent(error) {
 }
 
 async function jobsPage() {
-  const { jobs } = await get("/jobs/overview");
+  const [{ jobs }, { drivers }] = await Promise.all([get("/jobs/overview"), get("/drivers")]);
   if (jobs.length === 1 && !location.hash) {
     location.replace(`#/jobs/${jobs[0].jid}`);
   }
   const cards = jobs.toReversed().map((job) =>
     h("a", { class: "card job", key: job.jid, href: `#/jobs/${job.jid}` }, h("h2", null, job.name, " ", badge(job.state)),
       h("p", null, `since ${format.time(job["start-time"])} · for ${format.span(job.duration)} · ${job.tasks.total} tasks`)));
-  return { nodes: [h("h1", null, "Jobs"), cards.length ? cards : h("p", null, "This driver has no job yet.")], title: "Tidegate", ended: false };
+  const others = drivers.filter((driver) => !jobs.some((job) => job.jid === driver.id)).map((driver) =>
+    h("a", { class: "card job", key: driver.url + driver.id, href: driver.url, rel: "noreferrer" }, h("h2", null, driver.name), h("p", null, `at ${driver.url} · since ${format.time(driver.started)}`)));
+  return { nodes: [h("h1", null, "Jobs of this driver"), cards.length ? cards : h("p", null, "This driver has no job yet."), others.length ? [h("h1", null, "Other drivers of yours"), others] : null], title: "Tidegate", ended: false };
 }
 
 // -- light and dark: the system's, until someone says otherwise
@@ -92,6 +94,16 @@ document.getElementById("theme").onclick = () => {
   theme.theme = isDark ? "light" : "dark";
   try { localStorage.theme = theme.theme; } catch { /* then only for now */ }
 };
+
+// -- the foot: what this is, and where else to look
+
+async function foot() {
+  const [{ "flink-revision": release }, { jobs }] = await Promise.all([get("/config"), get("/jobs/overview")]);
+  const around = jobs.length ? await get(`/jobs/${jobs.at(-1).jid}/surroundings`) : {};
+  patch(document.getElementById("foot"), [h("span", null, release), h("a", { href: "metrics" }, "Metrics"), h("a", { href: "openapi.json" }, "REST"), h("a", { href: "jobmanager/thread-dump" }, "Threads of the driver"),
+    around.sparkUi ? h("a", { href: around.sparkUi, rel: "noreferrer" }, "Spark's pages") : null]);
+}
+foot().catch(() => { /* said by the page */ });
 
 addEventListener("hashchange", () => { scrollTo(0, 0); update(); });
 addEventListener("tidegate-changed", update);

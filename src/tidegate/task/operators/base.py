@@ -6,7 +6,9 @@ restores, close. `run` is the only door for records: it names the operator in an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,7 +23,7 @@ from tidegate.types import UNTYPED
 from tidegate.wire.control import OperatorMetrics
 
 if TYPE_CHECKING:
-    from tidegate.api.user_metrics import UserMetrics
+    from tidegate.functions.user_metrics import UserMetrics
     from tidegate.graph.logical import Operator
     from tidegate.graph.plan import PlannedOperator
     from tidegate.state.backend import KeyedSnapshot, KeyedStateBackend
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from tidegate.types import RecordType
     from tidegate.types.copying import Copier
     from tidegate.wire.control import SubtaskRestore
+
+
+log = logging.getLogger("tidegate.task")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +160,7 @@ class RunningOperator:
         self.watermark = MIN_WATERMARK  #: event time has come this far; restored as the minimum over the old subtasks
         #: Of what leaves by each output. None: nobody can change such records, or the user has taken them for unchanged.
         self.copiers: dict[str, Copier | None] = {tag: type.copier() for tag, type in planned.operator.outputs.items()}
+        self._said_unreadable = False  #: that its own metrics cannot be read
         self._emits: dict[str, Emit] = {}
         self._watermark_targets: list[Callable[[int], None]] = []
         self.emit: Emit = _drop
@@ -229,7 +235,19 @@ class RunningOperator:
             bytes_in=self.bytes_in,
             bytes_out=self.bytes_out,
             hot_keys=None if self.hot_keys is None else self.hot_keys.hottest(),
+            own=self._shown_metrics(),
         )
+
+    def _shown_metrics(self) -> dict[str, float]:
+        """Those of its source, sink or state. What cannot be read is left out: numbers end no slot."""
+        try:
+            numbers = {**self.own_metrics(), **({} if self.backend is None else self.backend.metrics())}
+            return {name: float(number) for name, number in numbers.items() if math.isfinite(number)}
+        except Exception as error:
+            if not self._said_unreadable:
+                self._said_unreadable = True  # once: it may come with each heartbeat
+                log.warning("metrics of %s are not shown: %s: %s", self.name, type(error).__name__, error)
+            return {}
 
     # -- for subclasses -----------------------------------------------------------------------------------------
 
@@ -248,6 +266,10 @@ class RunningOperator:
 
     def process(self, batch: Batch, input_index: int) -> None:
         raise NotImplementedError
+
+    def own_metrics(self) -> Mapping[str, float]:
+        """By the names in docs/metrics.md. Called by the heartbeat's thread, while the task's thread works on."""
+        return {}
 
     def on_watermark(self, watermark: int) -> None:
         """Event time has come to `watermark`: fire what is due. May emit; the watermark is passed on afterwards."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tidegate.api.functions import BroadcastContext
 from tidegate.batch import Batch
 from tidegate.errors import ConfigurationError
+from tidegate.functions.process import BroadcastContext
 from tidegate.state.broadcast import Gate
 from tidegate.state.declarations import declared_states
 from tidegate.task.operators.process import FunctionOperator, KeyedProcessOperator
@@ -82,6 +82,6 @@ class KeyedBroadcastOperator(_BroadcastSide, KeyedProcessOperator):
             if state is handle or state == name:
                 return name, handle
         raise ConfigurationError(
-            f"{self.name}: apply_to_keyed_state was called with {state!r}, which is no keyed state of "
+            f"{self.name}: apply_to_keyed_state was called with {state!r}, which is not a keyed state of "
             f"{type(self._function).__name__}. Give it one of its declared states, as self.count."
         )

@@ -23,7 +23,7 @@ from tidegate.types import UNTYPED, RecordType
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorSurroundings:
+class OperatorContext:
     """What operators need of the slot that hosts them."""
 
     job: str
@@ -34,12 +34,12 @@ class OperatorSurroundings:
     hot_keys: bool
     object_reuse: bool  #: records are handed on as they are, not as copies
     checked_rows: float  #: of each output, against its type
-    wanted: Callable[[], int]  #: how many records the slots behind can take
+    wanted: Callable[[], int]  #: how many records the slots after it can take
     send_to_driver: Callable[[str, int, str, bytes], None]  #: (uid, subtask, topic, payload)
 
 
 def build_operator(
-    planned: PlannedOperator, subtask: int, input_type: RecordType | None, around: OperatorSurroundings
+    planned: PlannedOperator, subtask: int, input_type: RecordType | None, context: OperatorContext
 ) -> RunningOperator:
     spec = planned.operator.spec
     match spec:
@@ -48,7 +48,7 @@ def build_operator(
                 planned,
                 subtask,
                 source,
-                ReaderContext(subtask, planned.parallelism, around.time.clock, around.sleep, around.wanted),
+                ReaderContext(subtask, planned.parallelism, context.time.clock, context.sleep, context.wanted),
             )
         case specs.MapSpec(function):
             return stateless.MapOperator(planned, subtask, function)
@@ -59,45 +59,43 @@ def build_operator(
         case specs.MapBatchesSpec(function):
             return stateless.MapBatchesOperator(planned, subtask, function)
         case specs.ProcessSpec(function):
-            return process.ProcessOperator(planned, subtask, around.job, function)
+            return process.ProcessOperator(planned, subtask, context.job, function)
         case specs.KeyedProcessSpec(function, key):
-            backend = _backend(planned, subtask, key, around)
-            return process.KeyedProcessOperator(planned, subtask, around.job, function, backend, (key,), around.time)
+            backend = _backend(planned, subtask, key, context)
+            return process.KeyedProcessOperator(planned, subtask, context.job, function, backend, (key,), context.time)
         case specs.KeyedBatchSpec(function, key):
-            backend = _backend(planned, subtask, key, around)
-            return process.KeyedBatchOperator(planned, subtask, around.job, function, backend, key)
+            backend = _backend(planned, subtask, key, context)
+            return process.KeyedBatchOperator(planned, subtask, context.job, function, backend, key)
         case specs.CoProcessSpec(function, keys):
             if keys is None:
-                return process.CoProcessOperator(planned, subtask, around.job, function, None)
-            backend = _backend(planned, subtask, keys[0], around)
-            return process.KeyedProcessOperator(planned, subtask, around.job, function, backend, keys, around.time)
+                return process.CoProcessOperator(planned, subtask, context.job, function, None)
+            backend = _backend(planned, subtask, keys[0], context)
+            return process.KeyedProcessOperator(planned, subtask, context.job, function, backend, keys, context.time)
         case specs.BroadcastProcessSpec(function, key):
             if key is None:
-                return broadcast.BroadcastOperator(planned, subtask, around.job, function, None)
-            backend = _backend(planned, subtask, key, around)
+                return broadcast.BroadcastOperator(planned, subtask, context.job, function, None)
+            backend = _backend(planned, subtask, key, context)
             return broadcast.KeyedBroadcastOperator(
-                planned, subtask, around.job, function, backend, (key,), around.time
+                planned, subtask, context.job, function, backend, (key,), context.time
             )
         case specs.AssignTimestampsSpec(strategy):
-            return TimestampOperator(planned, subtask, strategy, around.time)
+            return TimestampOperator(planned, subtask, strategy, context.time)
         case specs.SinkSpec(sink):
-            context = WriterContext(
-                job=around.job,
+            writer = WriterContext(
+                job=context.job,
                 uid=planned.uid,
                 subtask=subtask,
                 parallelism=planned.parallelism,
-                attempt=around.attempt,
-                clock=around.time.clock,
+                attempt=context.attempt,
+                clock=context.time.clock,
                 record_type=input_type or UNTYPED,
-                send_to_driver=lambda topic, payload: around.send_to_driver(planned.uid, subtask, topic, payload),
+                send_to_driver=lambda topic, payload: context.send_to_driver(planned.uid, subtask, topic, payload),
             )
-            return SinkOperator(planned, subtask, sink, context)
+            return SinkOperator(planned, subtask, sink, writer)
         case _:
             assert_never(spec)
 
 
-def _backend(
-    planned: PlannedOperator, subtask: int, key: KeySelector, around: OperatorSurroundings
-) -> KeyedStateBackend:
+def _backend(planned: PlannedOperator, subtask: int, key: KeySelector, context: OperatorContext) -> KeyedStateBackend:
     key_groups = key_group_range(subtask, planned.parallelism, planned.max_parallelism)
-    return around.backends.new(key.key_type(), key_groups, planned.max_parallelism)
+    return context.backends.new(key.key_type(), key_groups, planned.max_parallelism)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.api.checkpointed import CheckpointedFunction, InitializationContext, SnapshotContext
+from tidegate.functions.checkpointed import CheckpointedFunction, InitializationContext, SnapshotContext
 from tidegate.ids import CheckpointId
 from tidegate.state.backend import KeyedStateBackend
 from tidegate.state.broadcast import Gate, bind_broadcast_states, broadcast_states

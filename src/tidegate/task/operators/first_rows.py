@@ -14,11 +14,12 @@ import reprlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tidegate.api.functions import OutputTag
 from tidegate.errors import ContractError, TypeDeclarationError
+from tidegate.functions.process import OutputTag
 from tidegate.graph import specs
 from tidegate.graph.logical import MAIN_OUTPUT
 from tidegate.graph.user_code import line_of
+from tidegate.settings.choices import TypeChecks
 from tidegate.types.base import inside
 
 if TYPE_CHECKING:
@@ -29,7 +30,11 @@ if TYPE_CHECKING:
     Emit = Callable[[Batch], None]
 
 FIRST_ROWS = 1000  #: of each output of each subtask; a millisecond or two
-CHECKED_ROWS: dict[str, float] = {"first": FIRST_ROWS, "all": float("inf"), "none": 0}  #: by the setting's value
+CHECKED_ROWS: dict[TypeChecks, float] = {
+    TypeChecks.FIRST: FIRST_ROWS,
+    TypeChecks.ALL: float("inf"),
+    TypeChecks.NONE: 0,
+}
 
 #: They emit what they were given, which was looked at where it was made.
 _PASSES_ON = (specs.FilterSpec, specs.AssignTimestampsSpec, specs.SinkSpec)

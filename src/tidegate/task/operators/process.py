@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.api.functions import Context, OutputTag, has_timers
 from tidegate.batch import Batch
 from tidegate.errors import ContractError
+from tidegate.functions.process import Context, OutputTag, has_timers
 from tidegate.graph.user_code import check_own_states, is_users, mentions
 from tidegate.protocol.watermarks import MAX_WATERMARK
 from tidegate.state.backend import bind_states
@@ -273,7 +273,7 @@ class KeyedProcessOperator(FunctionOperator):
         left = self._timers.event.next_timestamp()
         if left is not None:
             log.warning(
-                "%s, at %s: input has ended, and on_timer goes on to set event-time timers. After %d in a row they are left "
+                "%s, at %s: input has ended, and on_timer keeps setting event-time timers. After %d in a row they are left "
                 "set and do not fire (the next was for %d). A periodic timer can end by itself: set the next one only "
                 "where ctx.current_watermark < tg.MAX_WATERMARK",
                 self.planned.operator,

@@ -6,6 +6,7 @@ dies in between, the next attempt commits it. Commits themselves run elsewhere (
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from tidegate.connectors.contract import Committer, Sink, SinkWriter, WriterCont
 from tidegate.errors import ConfigurationError, ConnectorError, ContractError
 from tidegate.ids import CheckpointId
 from tidegate.storage.metadata import Committable
+from tidegate.task.commit_counts import CommitCounts
 from tidegate.task.operators.base import OperatorSnapshot, RunningOperator
 from tidegate.task.operators.checkpointed import keeper_for
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 
 #: What may wait for its commit in one subtask: all of it is in every acknowledgement and in the memory of the driver.
-MOST_UNCOMMITTED_BYTES = 192 << 20
+MAX_UNCOMMITTED_BYTES = 192 << 20
 
 
 class SinkOperator(RunningOperator):
@@ -33,6 +35,7 @@ class SinkOperator(RunningOperator):
         self._context = context
         self._writer: SinkWriter | None = None  #: from begin to close
         self.committer: Committer | None = None
+        self.commit_counts = CommitCounts()
         self._uncommitted: list[Committable] = []  #: in order of checkpoint
 
     def begin(self, incarnation: str) -> None:
@@ -79,11 +82,11 @@ class SinkOperator(RunningOperator):
     def _check_room(self) -> None:
         """The next attempt commits what the last checkpoint holds before any input flows: so it cannot become more."""
         waiting = sum(len(committable.payload) for committable in self._uncommitted)
-        if waiting > MOST_UNCOMMITTED_BYTES:
+        if waiting > MAX_UNCOMMITTED_BYTES:
             epochs = len({committable.checkpoint for committable in self._uncommitted})
             raise ConnectorError(
                 f"sink {self.uid!r}, subtask {self.subtask}, holds {waiting} bytes of {epochs} checkpoints that are not "
-                f"committed yet, and may hold {MOST_UNCOMMITTED_BYTES}: its outside does not take them, or too slowly (the log "
+                f"committed yet, and may hold {MAX_UNCOMMITTED_BYTES}: its outside does not take them, or too slowly (the log "
                 "says why). The job restarts and reads on when they are committed. If this comes again, checkpoint more often "
                 "or give the sink a higher parallelism."
             )
@@ -95,6 +98,11 @@ class SinkOperator(RunningOperator):
 
     def uncommitted(self, up_to: CheckpointId) -> list[Committable]:
         return [committable for committable in self._uncommitted if committable.checkpoint <= up_to]
+
+    def own_metrics(self) -> Mapping[str, float]:
+        if self.committer is None:
+            return {}
+        return self.commit_counts.metrics() | {"pendingCommittables": len(self._uncommitted)}
 
     def forget(self, committed: list[Committable]) -> None:
         """Their commit has returned."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -87,6 +88,9 @@ class SourceOperator(RunningOperator):
     def notify_complete(self, checkpoint: CheckpointId) -> None:
         assert self._reader is not None
         self._reader.notify_complete(checkpoint)
+
+    def own_metrics(self) -> Mapping[str, float]:
+        return {} if self._reader is None else self._reader.metrics()
 
     def close(self) -> None:
         if self._reader is not None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
+from tidegate.ids import EVENT_TIMERS, PROCESSING_TIMERS
 from tidegate.protocol.watermarks import MIN_WATERMARK
 from tidegate.state.backend import KeyedStateBackend
 from tidegate.state.heap_tables import NO_KEY, refuse_without_key
-from tidegate.state.timers import EVENT_TIMERS, PROCESSING_TIMERS, TimerQueue
+from tidegate.state.timers import TimerQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Time:
 
 
 class Timers:
-    """Implements api.functions.TimerService for one operator's current key."""
+    """Implements functions.process.TimerService for one operator's current key."""
 
     def __init__(self, backend: KeyedStateBackend, time: Time) -> None:
         self._time = time

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.api.watermarks import WatermarkStrategy, milliseconds
 from tidegate.batch import Batch, Origins
 from tidegate.errors import ContractError
+from tidegate.functions.watermarks import WatermarkStrategy, milliseconds
 from tidegate.graph.plan import PlannedOperator
 from tidegate.protocol.watermarks import IDLE, MAX_WATERMARK, MIN_WATERMARK, WatermarkValve
 from tidegate.task.operators.base import RunningOperator

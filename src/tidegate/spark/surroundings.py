@@ -1,0 +1,28 @@
+"""What a job runs on, for people: Spark's release, its settings, its own pages. Driver."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECRET = "******"
+_SECRET_NAME = re.compile(r"secret|password|passwd|token|credential|access\.?key", re.IGNORECASE)
+
+
+def spark_settings(session: SparkSession) -> dict[str, str]:
+    """Those that were given and those that Tidegate sets; values that may be secrets are hidden."""
+    given = dict(session.sparkContext.getConf().getAll())
+    return {key: shown_value(key, value) for key, value in sorted(given.items())}
+
+
+def shown_value(key: str, value: str) -> str:
+    return SECRET if _SECRET_NAME.search(key) or _SECRET_NAME.search(value) else value
+
+
+def spark_pages(session: SparkSession) -> str | None:
+    """The address of Spark's own pages; None where they are off."""
+    address: str | None = session.sparkContext.uiWebUrl
+    return address

@@ -1,0 +1,3 @@
+"""The release, in one place: the package's metadata is made from it."""
+
+__version__ = "0.1.0"
