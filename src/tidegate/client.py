@@ -129,12 +129,17 @@ class JobClient:
             after_s=after_s,
         )
 
-    def cancel(self, reason: str = "", *, keep_checkpoints: bool = False) -> None:
+    def cancel(
+        self, reason: str = "", *, keep_checkpoints: bool = False, commits_within: Duration | None = None
+    ) -> None:
         """End the job without another checkpoint. `wait` returns when it has ended.
 
         `reason` is noted in the job's history. `keep_checkpoints`: they stay, also where `delete_on_cancel` was set.
+        `commits_within`: what completed checkpoints hold is committed first, if that takes no longer. What is not
+        committed then is committed by the run that resumes from the checkpoint.
         """
-        self._execution.request_cancel(reason, keep_checkpoints)
+        limit = 0.0 if commits_within is None else seconds(commits_within, "cancel(commits_within)")
+        self._execution.request_cancel(reason, keep_checkpoints, limit)
 
     def checkpoint(self) -> None:
         """Ask for a checkpoint now."""

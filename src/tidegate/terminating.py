@@ -204,7 +204,12 @@ def _end(job: LiveJob, began: float) -> Ended:
     if client.status is JobStatus.FINISHED:
         return Ended(client.name, "it had finished")
     what = _kept(job, trouble)
-    client.cancel(f"{BY_SIGTERM}; {what}", keep_checkpoints=job.way is not OnTerm.CANCEL)
+    left = began + limit - time.monotonic()
+    client.cancel(
+        f"{BY_SIGTERM}; {what}",
+        keep_checkpoints=job.way is not OnTerm.CANCEL,
+        commits_within=None if job.way is OnTerm.CANCEL else f"{max(0.1, left / 2):.3f}s",
+    )
     if not _ends_within(client, began + limit - time.monotonic()):
         what += "; it did not end in time"
     return Ended(client.name, what, _latest(job))

@@ -253,8 +253,9 @@ def test_what_is_in_doubt_is_listed_and_settled_by_hand(
 def test_by_the_checkpoint_what_it_names_is_committed_and_the_rest_rolled_back(
     server: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The driver dies for good when a checkpoint is in the log and nothing of it is committed. It is the last one, of the end of
-    the input, so that all rows are in it, however the run was scheduled."""
+    """The driver dies for good when a checkpoint is in the log and nothing of it is committed.
+
+    It is the last one, of the end of the input: all rows are in it, however the run was scheduled."""
     monkeypatch.setenv("SHOP", server.password)
     table = new_table(server)
     job = f"gone-{table}"

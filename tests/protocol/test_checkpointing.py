@@ -18,6 +18,7 @@ from tidegate.protocol.checkpoint_events import (
     CheckpointStored,
     CheckpointStoreFailed,
     DiscardSnapshot,
+    EndRequested,
     Event,
     FailAttempt,
     FinishJob,
@@ -611,3 +612,66 @@ def test_in_any_order_of_events_the_invariants_hold(case: int) -> None:
     assert given_out == list(range(1, len(given_out) + 1))
     assert told == stored == sorted(stored)
     assert stored
+
+
+# -- an end without another checkpoint ---------------------------------------------------------------------------------
+
+
+def ending(job: Coordinator, within_s: float = 5.0) -> list[Action]:
+    return job.on(EndRequested(job.now + within_s))
+
+
+CANCELED = FailAttempt("canceled")
+
+
+def test_a_job_that_is_to_end_first_commits_what_is_complete() -> None:
+    job = Coordinator(CheckpointPolicy(interval_s=1.0))
+    job.all_ready()
+    job.after(1.0)
+    job.complete(1)
+    job.on(SlotCommitted(S0, checkpoint_id(1)))
+
+    assert ending(job) == []
+    assert job.after(2.0) == [], "the next periodic one is due, and not wanted"
+    assert job.scheduler.next_wake() == job.now + 3.0
+    assert job.on(SlotCommitted(S1, checkpoint_id(1))) == []
+    assert job.on(SlotCommitted(S2, checkpoint_id(1))) == [CANCELED]
+
+
+def test_it_does_not_wait_longer_than_it_may() -> None:
+    job = Coordinator(CheckpointPolicy(interval_s=1.0))
+    job.all_ready()
+    job.after(1.0)
+    job.complete(1)
+
+    ending(job, within_s=2.0)
+
+    assert job.after(1.9) == []
+    assert job.after(0.1) == [CANCELED]
+
+
+def test_a_checkpoint_that_is_being_stored_may_be_complete_in_a_moment() -> None:
+    job = Coordinator(CheckpointPolicy(interval_s=1.0))
+    job.all_ready()
+    job.after(1.0)
+    job.ack_all(1)
+
+    assert ending(job) == []
+    assert job.on(CheckpointStored(checkpoint_id(1))) == [NotifyComplete(checkpoint_id(1))]
+    assert job.all_committed(1) == [CANCELED]
+
+
+def test_one_that_waits_for_slots_is_not_waited_for() -> None:
+    job = Coordinator(CheckpointPolicy(interval_s=1.0))
+    job.all_ready()
+    job.after(1.0)
+    job.ack(S0, 1)
+
+    assert ending(job) == [CANCELED]
+
+
+def test_what_was_restored_is_committed_before_the_slots_are_ready() -> None:
+    job = Coordinator(CheckpointPolicy(interval_s=1.0), next_id=8)
+    job.scheduler = CheckpointScheduler(attempt_id(2), SLOTS, job.policy, checkpoint_id(8), checkpoint_id(7))
+
+    assert ending(job) == [CANCELED]

@@ -60,7 +60,7 @@ class ScriptedExecution:
             raise KeyboardInterrupt
         return self._event.wait(limit)
 
-    def request_cancel(self, why: str, keep: bool) -> None:
+    def request_cancel(self, why: str, keep: bool, commits_within_s: float) -> None:
         self.canceled += 1
         self._event.set()
 

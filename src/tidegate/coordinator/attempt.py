@@ -46,6 +46,7 @@ from tidegate.protocol.checkpoint_events import (
     CheckpointStoreFailed,
     DiscardSnapshot,
     DrainSources,
+    EndRequested,
     Event,
     FailAttempt,
     FinishJob,
@@ -231,6 +232,10 @@ class Attempt:
 
     def request_checkpoint(self) -> None:
         self._decide(CheckpointRequested())
+
+    def end_when_committed(self, within_s: float) -> None:
+        """Without another checkpoint: what is complete is committed first, if that takes no longer."""
+        self._decide(EndRequested(self.clock() + within_s))
 
     def request_samples(self, slots: Collection[SlotId], order: SampleStacks) -> None:
         for slot in slots:

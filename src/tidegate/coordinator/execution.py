@@ -109,9 +109,10 @@ class JobExecution:
 
     # -- any thread -------------------------------------------------------------------------------------------------
 
-    def request_cancel(self, why: str = "", keep: bool = False) -> None:
-        """`why` is noted with the end; with `keep` the checkpoints stay, whatever the settings say."""
-        self._post(lambda: self._cancel(why, keep))
+    def request_cancel(self, why: str = "", keep: bool = False, commits_within_s: float = 0.0) -> None:
+        """`why` is noted with the end; with `keep` the checkpoints stay, whatever the settings say. What is complete is
+        committed first, if that takes no longer than `commits_within_s`."""
+        self._post(lambda: self._cancel(why, keep, commits_within_s))
 
     def note_why(self, why: str) -> None:
         """Should the job end now, by a stop that is asked for next, this is noted with the end."""
@@ -249,8 +250,6 @@ class JobExecution:
                 if self._desk.rescaling is not None and attempt.running:
                     done = self._desk.rescaled(time.monotonic(), attempt.latest_completed)
                     log.info("rescaled to %s; nothing was processed for %.2f s", done.parallelism, done.gap_s)
-                if self._cancel_requested:
-                    attempt.fail(JobFailed("canceled"))
             if isinstance(attempt.outcome, AttemptFinished | AttemptRescaled):
                 self._await_gang(FINISH_S)
         finally:
@@ -340,10 +339,12 @@ class JobExecution:
     def _post(self, action: Callable[[], object]) -> None:
         self._queue.put(action)  # type: ignore[arg-type]
 
-    def _cancel(self, why: str, keep: bool) -> None:
+    def _cancel(self, why: str, keep: bool, commits_within_s: float) -> None:
         self._cancel_requested = True
         self._job.recorder.why = why
         self._keep_checkpoints = keep
+        if self._attempt is not None:
+            self._attempt.end_when_committed(commits_within_s)
 
     # -- from the gang and the control server -------------------------------------------------------------------------
 

@@ -127,6 +127,14 @@ class SavepointRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class EndRequested:
+    """By the user, without another checkpoint: nothing is triggered any more, and the attempt ends when what is complete is
+    committed, or at `by`."""
+
+    by: float
+
+
+@dataclass(frozen=True, slots=True)
 class TimePassed: ...
 
 
@@ -140,6 +148,7 @@ Event = Union[
     SlotCommitted,
     CheckpointRequested,
     SavepointRequested,
+    EndRequested,
     TimePassed,
 ]
 

@@ -21,7 +21,7 @@ Invariant 1. Ids only grow, and none is given out twice in one generation.
 Invariant 2. StoreCheckpoint is returned once for an id, after every slot of this attempt acked it.
 Invariant 3. NotifyComplete is returned only after CheckpointStored: the log record is the commit point.
 Invariant 4. Whatever an older attempt says changes nothing.
-Invariant 5. After the last checkpoint (`final`) nothing is triggered, unless it is given up.
+Invariant 5. After the last checkpoint (`final`) nothing is triggered, unless it is given up; after EndRequested nothing at all.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from tidegate.protocol.checkpoint_events import (
     CheckpointStoreFailed,
     DiscardSnapshot,
     DrainSources,
+    EndRequested,
     Event,
     FailAttempt,
     FinishJob,
@@ -113,6 +114,11 @@ class CheckpointScheduler:
     final_purpose: Purpose = Purpose.FINAL
     final_not_before: float = float("-inf")  #: it failed, and is tried again then
     finished: bool = False
+    ends_by: float | None = None  #: the job is to end without another checkpoint, at this moment at the latest
+    restored: CheckpointId = field(init=False)  #: all that it holds is committed before a slot is ready
+
+    def __post_init__(self) -> None:
+        self.restored = self.latest_completed
 
     def on(self, event: Event, now: float) -> list[Action]:
         """The one door in. `now` is monotonic."""
@@ -142,6 +148,8 @@ class CheckpointScheduler:
                 self.requested += 1
             case SavepointRequested():
                 actions += self._savepoint_requested(event)
+            case EndRequested(by):
+                self.ends_by = by
             case TimePassed():
                 pass
             case _:
@@ -152,6 +160,8 @@ class CheckpointScheduler:
         if self._may_finish():
             self.finished = True
             return [*actions, FinishJob(self.final_purpose)]
+        if self.ends_by is not None:
+            return [*actions, FailAttempt("canceled")] if self._may_end(self.ends_by, now) else actions
         return actions + self._trigger(now)
 
     def _savepoint_requested(self, request: SavepointRequested) -> list[Action]:
@@ -168,6 +178,8 @@ class CheckpointScheduler:
     def next_wake(self) -> float | None:
         """When TimePassed is due, at the latest."""
         times = [p.deadline for p in (*self.pending.values(), *self.uncovered.values()) if not p.storing]
+        if self.ends_by is not None:
+            return min([*times, self.ends_by])
         # After the end of all input nothing periodic comes any more: a time in the past would keep the driver spinning.
         periodic = self.ready == self.slots and self.ended != self.slots and self.final is None and not self.finished
         if self.stop is not None:
@@ -281,6 +293,12 @@ class CheckpointScheduler:
             and self.latest_completed >= self.final
             and all(self.committed.get(slot, 0) >= self.final for slot in self.slots)
         )
+
+    def _may_end(self, by: float, now: float) -> bool:
+        """A checkpoint that is being stored may be complete in a moment; one that waits for slots is given up."""
+        storing = any(pending.storing for pending in self.pending.values())
+        is_committed = all(self.committed.get(slot, self.restored) >= self.latest_completed for slot in self.slots)
+        return now >= by or (is_committed and not storing)
 
     # -- triggers -----------------------------------------------------------------------------------------------
 

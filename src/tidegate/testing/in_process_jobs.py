@@ -61,8 +61,8 @@ class InProcessExecution:
 
     # -- what a client asks for, from any thread ------------------------------------------------------------------------
 
-    def request_cancel(self, why: str = "", keep: bool = False) -> None:
-        self.world.canceled = True
+    def request_cancel(self, why: str = "", keep: bool = False, commits_within_s: float = 0.0) -> None:
+        self.world.canceled = commits_within_s
 
     def request_checkpoint(self) -> None:
         self.world.calls.append(lambda attempt: attempt.request_checkpoint())

@@ -167,7 +167,7 @@ class InProcessRun:
         if isinstance(inputs, JobEnded):
             return inputs
         outcome = self._run_attempt(job, inputs)
-        if self.world.canceled and not isinstance(outcome, AttemptFinished):
+        if self.world.canceled is not None and not isinstance(outcome, AttemptFinished):
             return job.canceled()
         return job.attempt_ended(outcome)
 

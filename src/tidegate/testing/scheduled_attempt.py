@@ -14,7 +14,7 @@ from tidegate.coordinator.attempt import Attempt, Timeouts
 from tidegate.coordinator.job import AttemptInputs, JobRun
 from tidegate.coordinator.outcomes import AttemptFinished, AttemptRescaled
 from tidegate.coordinator.savepoints import SavepointRequest
-from tidegate.errors import ConfigurationError, JobFailed
+from tidegate.errors import ConfigurationError
 from tidegate.ids import SlotId
 from tidegate.launch import slot_settings
 from tidegate.task.failures import describe_failure
@@ -139,8 +139,8 @@ class ScheduledAttempt:
         return self.attempt.outcome
 
     def _ask(self) -> None:
-        if self._world.canceled:
-            self.attempt.fail(JobFailed("canceled"))
+        if self._world.canceled is not None and self.attempt.scheduler.ends_by is None:
+            self.attempt.end_when_committed(self._world.canceled)
         if not self.attempt.running:
             return
         while self._world.calls:

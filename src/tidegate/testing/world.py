@@ -110,7 +110,8 @@ class World:
     collected: CollectedResults = field(default_factory=CollectedResults)
     zombies: list[WorkerProcess] = field(default_factory=list)
     actions: int = 0
-    canceled: bool = False  #: by whoever runs the job from another thread (testing/in_process_jobs.py)
+    #: By whoever runs the job from another thread (testing/in_process_jobs.py): how long commits may take.
+    canceled: float | None = None
     calls: deque[Callable[[Attempt], None]] = field(default_factory=deque)  #: theirs too, for the attempt that runs
 
     def count_action(self) -> None:
