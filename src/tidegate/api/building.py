@@ -56,32 +56,42 @@ class StreamInput:
         return EdgePlan(self.operator, self.tag, input_index, Partitioning.HASH, key)
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the user says of a new operator in the call that makes it."""
+
+    uid: str | None = None
+    name: str | None = None
+    parallelism: int | None = None
+    max_parallelism: int | None = None
+
+
 def add_operator(
     env: StreamEnvironment,
     spec: specs.Spec,
     name: str,
     outputs: dict[str, RecordType],
-    uid: str | None,
-    parallelism: int | None,
-    max_parallelism: int | None,
+    asked: Asked,
     edges: list[EdgePlan],
 ) -> OperatorUid:
-    """Put an operator and its input edges into the graph."""
+    """Put an operator and its input edges into the graph. `name` is what it is called if the user has given no name."""
     graph = env._graph
-    if parallelism is not None:
-        check_positive(parallelism, "parallelism", name)
+    name = asked.name or name
+    for what in ("parallelism", "max_parallelism"):
+        if (number := getattr(asked, what)) is not None:
+            check_positive(number, what, name)
     check_states(specs.user_function_of(spec))
     upstream = [graph.current(edge.upstream) for edge in edges]
-    own = OperatorUid(uid) if uid is not None else graph.derive_uid(upstream, name)
+    own = OperatorUid(asked.uid) if asked.uid is not None else graph.derive_uid(upstream, name)
     operator = Operator(
         uid=own,
         name=name,
         spec=spec,
         line=calling_line(),
         outputs=outputs,
-        uid_given=uid is not None,
-        parallelism=parallelism,
-        max_parallelism=max_parallelism,
+        uid_given=asked.uid is not None,
+        parallelism=asked.parallelism,
+        max_parallelism=asked.max_parallelism,
     )
     graph.add(operator)
     if isinstance(spec, specs.SinkSpec):

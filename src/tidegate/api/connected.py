@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from typing_extensions import TypeVar
 
-from tidegate.api.building import EdgePlan, add_operator, declared_type, need_instance
+from tidegate.api.building import Asked, EdgePlan, declared_type, need_instance
+from tidegate.api.transformable import Transformable, returned_type
 from tidegate.errors import GraphError
 from tidegate.functions.class_form import CoFlatMapFunction, CoMapFunction
 from tidegate.functions.process import (
@@ -24,8 +25,6 @@ from tidegate.functions.process import (
     KeyedCoProcessFunction,
 )
 from tidegate.graph import specs
-from tidegate.graph.logical import MAIN_OUTPUT
-from tidegate.types import RecordType
 
 if TYPE_CHECKING:
     from tidegate.api.streams import DataStream
@@ -36,7 +35,7 @@ B = TypeVar("B", default=Any)
 U = TypeVar("U")
 
 
-class ConnectedStreams(Generic[A, B]):
+class ConnectedStreams(Transformable, Generic[A, B]):
     """Two inputs for one function. Each has a key, or none."""
 
     def __init__(
@@ -71,8 +70,8 @@ class ConnectedStreams(Generic[A, B]):
         """
         spec = self._broadcast_spec(function) if self._is_broadcast(function) else self._co_spec(function)
         main = function.process_element if isinstance(function, BroadcastProcessFunction) else function.process_element1
-        out = self._first._returned(declared_type(returns, output_type), main, True)
-        return self._apply(spec, name or type(function).__name__, out, uid, parallelism, max_parallelism)
+        out = returned_type(declared_type(returns, output_type), main, True)
+        return self._apply(spec, type(function).__name__, out, Asked(uid, name, parallelism, max_parallelism))
 
     def map(
         self, function: CoMapFunction[A, B, U], output_type: Any = None, *, uid: str | None = None, returns: Any = None,
@@ -90,8 +89,8 @@ class ConnectedStreams(Generic[A, B]):
         ['1', 'a']
         """
         spec = self._in_class_form(function, CoMapFunction, "map")
-        out = self._first._returned(declared_type(returns, output_type), function.map1, False)
-        return self._apply(spec, name or type(function).__name__, out, uid, parallelism, max_parallelism)
+        out = returned_type(declared_type(returns, output_type), function.map1, False)
+        return self._apply(spec, type(function).__name__, out, Asked(uid, name, parallelism, max_parallelism))
 
     def flat_map(
         self, function: CoFlatMapFunction[A, B, U], output_type: Any = None, *, uid: str | None = None,
@@ -110,24 +109,19 @@ class ConnectedStreams(Generic[A, B]):
         ['be', 'or', 'to']
         """
         spec = self._in_class_form(function, CoFlatMapFunction, "flat_map")
-        out = self._first._returned(declared_type(returns, output_type), function.flat_map1, True)
-        return self._apply(spec, name or type(function).__name__, out, uid, parallelism, max_parallelism)
+        out = returned_type(declared_type(returns, output_type), function.flat_map1, True)
+        return self._apply(spec, type(function).__name__, out, Asked(uid, name, parallelism, max_parallelism))
 
-    def _apply(
-        self,
-        spec: specs.Spec,
-        name: str,
-        out: RecordType,
-        uid: str | None,
-        parallelism: int | None,
-        max_parallelism: int | None,
-    ) -> DataStream[Any]:
+    @property
+    def _upstream(self) -> DataStream[A]:
+        return self._first
+
+    def _edges(self) -> list[EdgePlan]:
         edges: list[EdgePlan] = []
         streams: tuple[DataStream[Any], DataStream[Any]] = (self._first, self._second)
         for index, (stream, key) in enumerate(zip(streams, self._keys, strict=True)):
             edges += [each.edge(index) if key is None else each.keyed_edge(key, index) for each in stream._inputs]
-        new = add_operator(self._first._env, spec, name, {MAIN_OUTPUT: out}, uid, parallelism, max_parallelism, edges)
-        return self._first._output_of(new, out)
+        return edges
 
     def _in_class_form(self, function: Any, kind: type, what: str) -> specs.CoProcessSpec:
         need_instance(function, kind, f"{what} on connected streams")

@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidegate.api.building import StreamInput, add_operator, declared_type
+from tidegate.api.building import Asked, StreamInput, add_operator, declared_type
 from tidegate.api.built_jobs import BuiltJob
 from tidegate.api.streams import DataStream
 from tidegate.api.user_line import calling_line
@@ -295,9 +295,8 @@ class StreamEnvironment:
         if not isinstance(source, Source):
             raise ConfigurationError(f"from_source needs a tidegate.Source, not {type(source).__name__}")
         out = record_type(source.record_type if returns is None else returns)
-        new = add_operator(
-            self, SourceSpec(source), name or type(source).__name__, {MAIN_OUTPUT: out}, uid, parallelism, None, []
-        )
+        asked = Asked(uid, name, parallelism)
+        new = add_operator(self, SourceSpec(source), type(source).__name__, {MAIN_OUTPUT: out}, asked, [])
         return DataStream(self, [StreamInput(new)], out)
 
     def from_collection(

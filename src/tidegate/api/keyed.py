@@ -10,14 +10,14 @@ import pyarrow as pa
 from typing_extensions import TypeVar
 
 from tidegate.api import aggregates, vectorised
-from tidegate.api.building import add_operator, declared_type, named, need_instance
+from tidegate.api.building import Asked, EdgePlan, declared_type, need_instance
 from tidegate.api.connected import ConnectedStreams
 from tidegate.api.keys import joined_selectors, make_key_selector, tuple_of
+from tidegate.api.transformable import Transformable, returned_type
 from tidegate.errors import GraphError
 from tidegate.functions.class_form import FilterFunction, FlatMapFunction, MapFunction, ReduceFunction
 from tidegate.functions.process import KeyedBatchFunction, KeyedProcessFunction
 from tidegate.graph import specs
-from tidegate.graph.logical import MAIN_OUTPUT
 from tidegate.state.canonical_rows import column_type
 from tidegate.state.declarations import declared_states
 from tidegate.state.key_selector import KeySelector
@@ -34,7 +34,7 @@ Row = TypeVar("Row", bound=tuple[Any, ...])  #: records that are tuples
 Reduced = TypeVar("Reduced", bound=tuple[Any, ...])
 
 
-class KeyedStream(Generic[K, T]):
+class KeyedStream(Transformable, Generic[K, T]):
     """A stream partitioned by key."""
 
     def __init__(self, stream: DataStream[T], key: KeySelector) -> None:
@@ -60,9 +60,9 @@ class KeyedStream(Generic[K, T]):
         ['a 1', 'b 1', 'a 2']
         """
         need_instance(function, KeyedProcessFunction, "process on a keyed stream")
-        out = self._stream._returned(declared_type(returns, output_type), function.process_element, True)
+        out = returned_type(declared_type(returns, output_type), function.process_element, True)
         spec = specs.KeyedProcessSpec(function, self._key)
-        return self._apply(spec, name or type(function).__name__, out, uid, parallelism, max_parallelism)
+        return self._apply(spec, type(function).__name__, out, Asked(uid, name, parallelism, max_parallelism))
 
     def process_batches(
         self, function: KeyedBatchFunction[Any], output_type: Any = None, *, uid: str | None = None,
@@ -85,7 +85,7 @@ class KeyedStream(Generic[K, T]):
         self._stream._need_typed("process_batches")
         out = record_type(declared_type(returns, output_type))
         spec = specs.KeyedBatchSpec(function, self._key)
-        return self._apply(spec, name or type(function).__name__, out, uid, parallelism, max_parallelism)
+        return self._apply(spec, type(function).__name__, out, Asked(uid, name, parallelism, max_parallelism))
 
     def map(
         self, function: Callable[[T], U] | MapFunction[T, U], output_type: Any = None, *, returns: Any = None,
@@ -103,13 +103,8 @@ class KeyedStream(Generic[K, T]):
         >>> list(levels.map(Change(), returns=int).execute_and_collect())
         [5, 2, -3]
         """
-        spec: specs.Spec
-        if isinstance(function, MapFunction):
-            spec, hook = self._with_state(function), function.map
-        else:
-            spec, hook = specs.MapSpec(function), function
-        out = self._stream._returned(declared_type(returns, output_type), hook, False)
-        return self._apply(spec, name or named("map", function), out, uid, parallelism, None)
+        declared = declared_type(returns, output_type)
+        return self._one_by_one("map", function, declared, Asked(uid, name, parallelism))
 
     def flat_map(
         self, function: Callable[[T], Iterable[U] | None] | FlatMapFunction[T, U], output_type: Any = None, *,
@@ -121,13 +116,8 @@ class KeyedStream(Generic[K, T]):
         >>> list(lines.flat_map(str.split, returns=str).execute_and_collect())
         ['to', 'be']
         """
-        spec: specs.Spec
-        if isinstance(function, FlatMapFunction):
-            spec, hook = self._with_state(function), function.flat_map
-        else:
-            spec, hook = specs.FlatMapSpec(function), function
-        out = self._stream._returned(declared_type(returns, output_type), hook, True)
-        return self._apply(spec, name or named("flat_map", function), out, uid, parallelism, None)
+        declared = declared_type(returns, output_type)
+        return self._one_by_one("flat_map", function, declared, Asked(uid, name, parallelism))
 
     def filter(
         self, function: Callable[[T], Any] | FilterFunction[T], *, uid: str | None = None, name: str | None = None,
@@ -145,17 +135,12 @@ class KeyedStream(Generic[K, T]):
         >>> list(words.filter(First()).execute_and_collect())
         ['a', 'b']
         """
-        spec: specs.Spec
-        if isinstance(function, FilterFunction):
-            spec = self._with_state(function)
-        else:
-            spec = specs.FilterSpec(function)
-        return self._apply(spec, name or named("filter", function), self._stream._type, uid, parallelism, None)
+        return self._one_by_one("filter", function, None, Asked(uid, name, parallelism))
 
-    def _with_state(self, function: Any) -> specs.Spec:
-        if declared_states(function):
-            return specs.KeyedProcessSpec(function, self._key)
-        return specs.ProcessSpec(function)
+    def _class_form(self, function: Any) -> specs.Spec:
+        return (
+            specs.KeyedProcessSpec(function, self._key) if declared_states(function) else super()._class_form(function)
+        )
 
     # -- aggregations -----------------------------------------------------------------------------------------------
 
@@ -182,7 +167,7 @@ class KeyedStream(Generic[K, T]):
         [1, 2, 4, 6]
         """
         combine = function.reduce if isinstance(function, ReduceFunction) else function
-        return self._reduced(combine, name or "reduce", uid, parallelism, max_parallelism)
+        return self._reduced(combine, "reduce", Asked(uid, name, parallelism, max_parallelism))
 
     def aggregate(
         self, aggregate: aggregates.AggregateFunction, output_type: Any = None, *, uid: str | None = None,
@@ -203,9 +188,9 @@ class KeyedStream(Generic[K, T]):
         >>> list(numbers.aggregate(Average(), returns=float).execute_and_collect())
         [2.0, 3.0]
         """
-        out = self._stream._returned(declared_type(returns, output_type), aggregate.get_result, False)
+        out = returned_type(declared_type(returns, output_type), aggregate.get_result, False)
         built_in = aggregates.aggregate_function(aggregate)
-        return self._built_in(built_in, out, name or "aggregate", uid, parallelism, max_parallelism)
+        return self._built_in(built_in, out, "aggregate", Asked(uid, name, parallelism, max_parallelism))
 
     def count(
         self, *, uid: str | None = None, name: str | None = None,
@@ -220,7 +205,7 @@ class KeyedStream(Generic[K, T]):
         out = self._pairs(int)
         by_batch = vectorised.in_batches(self._stream._type, self._key, int)
         function = vectorised.count_function(out) if by_batch else aggregates.count_function()
-        return self._built_in(function, out, name or "count", uid, parallelism, max_parallelism)
+        return self._built_in(function, out, "count", Asked(uid, name, parallelism, max_parallelism))
 
     def sum(
         self, field: FieldName, *, uid: str | None = None, name: str | None = None,
@@ -232,7 +217,7 @@ class KeyedStream(Generic[K, T]):
         >>> list(sales.key_by(0).sum(1).execute_and_collect())
         [('tea', 3), ('tea', 7)]
         """
-        return self._fold(field, "sum", uid, name, parallelism, max_parallelism)
+        return self._fold(field, "sum", Asked(uid, name, parallelism, max_parallelism))
 
     def min(
         self, field: FieldName, *, uid: str | None = None, name: str | None = None,
@@ -244,7 +229,7 @@ class KeyedStream(Generic[K, T]):
         >>> list(sales.key_by(0).min(1).execute_and_collect())
         [('tea', 3), ('tea', 3)]
         """
-        return self._fold(field, "min", uid, name, parallelism, max_parallelism)
+        return self._fold(field, "min", Asked(uid, name, parallelism, max_parallelism))
 
     def max(
         self, field: FieldName, *, uid: str | None = None, name: str | None = None,
@@ -256,7 +241,7 @@ class KeyedStream(Generic[K, T]):
         >>> list(sales.key_by(0).max(1).execute_and_collect())
         [('tea', 3), ('tea', 4)]
         """
-        return self._fold(field, "max", uid, name, parallelism, max_parallelism)
+        return self._fold(field, "max", Asked(uid, name, parallelism, max_parallelism))
 
     def min_by(
         self, field: FieldName, *, uid: str | None = None, name: str | None = None,
@@ -268,7 +253,7 @@ class KeyedStream(Generic[K, T]):
         >>> list(sales.key_by(0).min_by(1).execute_and_collect())
         [('tea', 3, 'ann'), ('tea', 2, 'bob')]
         """
-        return self._extreme(field, "min_by", op.lt, uid, name, parallelism, max_parallelism)
+        return self._extreme(field, "min_by", op.lt, Asked(uid, name, parallelism, max_parallelism))
 
     def max_by(
         self, field: FieldName, *, uid: str | None = None, name: str | None = None,
@@ -280,7 +265,7 @@ class KeyedStream(Generic[K, T]):
         >>> list(sales.key_by(0).max_by(1).execute_and_collect())
         [('tea', 3, 'ann'), ('tea', 3, 'ann')]
         """
-        return self._extreme(field, "max_by", op.gt, uid, name, parallelism, max_parallelism)
+        return self._extreme(field, "max_by", op.gt, Asked(uid, name, parallelism, max_parallelism))
 
     # -- two streams ------------------------------------------------------------------------------------------------
 
@@ -306,45 +291,23 @@ class KeyedStream(Generic[K, T]):
     # -- building ---------------------------------------------------------------------------------------------------
 
     def _extreme(
-        self,
-        field: FieldName,
-        how: str,
-        is_better: Callable[[Any, Any], bool],
-        uid: str | None,
-        name: str | None,
-        parallelism: int | None,
-        max_parallelism: int | None,
+        self, field: FieldName, how: str, is_better: Callable[[Any, Any], bool], asked: Asked
     ) -> DataStream[T]:
         get = make_key_selector(self._stream._type, (field,), None, how).row_key()
 
         def better(best: Any, row: Any) -> Any:
             return row if is_better(get(row), get(best)) else best
 
-        return self._reduced(better, name or f"{how} {field}", uid, parallelism, max_parallelism)
+        return self._reduced(better, f"{how} {field}", asked)
 
-    def _reduced(
-        self,
-        combine: Callable[[Any, Any], Any],
-        name: str,
-        uid: str | None,
-        parallelism: int | None,
-        max_parallelism: int | None,
-    ) -> DataStream[T]:
+    def _reduced(self, combine: Callable[[Any, Any], Any], name: str, asked: Asked) -> DataStream[T]:
         value_type = self._stream._type.annotation if self._stream._type.typed else Pickled
         if isinstance(value_type, pa.Schema):
             value_type = pa.struct(list(value_type))
         built_in = aggregates.reduce_function(combine, value_type)
-        return self._built_in(built_in, self._stream._type, name, uid, parallelism, max_parallelism)
+        return self._built_in(built_in, self._stream._type, name, asked)
 
-    def _fold(
-        self,
-        field: FieldName,
-        how: str,
-        uid: str | None,
-        name: str | None,
-        parallelism: int | None,
-        max_parallelism: int | None,
-    ) -> DataStream[Any]:
+    def _fold(self, field: FieldName, how: str, asked: Asked) -> DataStream[Any]:
         """Whole batches where the key and the number are columns, else record by record; the stored state is the same."""
         selector = make_key_selector(self._stream._type, (field,), None, how)
         value_type = selector.key_annotation
@@ -360,7 +323,7 @@ class KeyedStream(Generic[K, T]):
             folds: dict[str, Callable[[Any, Any], Any]] = {"sum": op.add, "min": min, "max": max}
             stored = Pickled if value_type is None else value_type
             function = aggregates.fold_function(selector.row_key(), folds[how], stored)
-        return self._built_in(function, out, name or f"{how} {field}", uid, parallelism, max_parallelism)
+        return self._built_in(function, out, f"{how} {field}", asked)
 
     def _pairs(self, value_type: Any) -> RecordType:
         key = self._key.key_annotation
@@ -368,31 +331,18 @@ class KeyedStream(Generic[K, T]):
         return record_type(None if mixed or value_type is None else tuple_of([key, value_type]))
 
     def _built_in(
-        self,
-        function: KeyedProcessFunction | KeyedBatchFunction,
-        out: RecordType,
-        name: str,
-        uid: str | None,
-        parallelism: int | None,
-        max_parallelism: int | None,
+        self, function: KeyedProcessFunction | KeyedBatchFunction, out: RecordType, name: str, asked: Asked
     ) -> DataStream[Any]:
         spec: specs.Spec
         if isinstance(function, KeyedBatchFunction):
             spec = specs.KeyedBatchSpec(function, self._key)
         else:
             spec = specs.KeyedProcessSpec(function, self._key)
-        return self._apply(spec, name, out, uid, parallelism, max_parallelism)
+        return self._apply(spec, name, out, asked)
 
-    def _apply(
-        self,
-        spec: specs.Spec,
-        name: str,
-        out: RecordType,
-        uid: str | None,
-        parallelism: int | None,
-        max_parallelism: int | None,
-    ) -> DataStream[Any]:
-        stream = self._stream
-        edges = [each.keyed_edge(self._key) for each in stream._inputs]
-        new = add_operator(stream._env, spec, name, {MAIN_OUTPUT: out}, uid, parallelism, max_parallelism, edges)
-        return stream._output_of(new, out)
+    @property
+    def _upstream(self) -> DataStream[T]:
+        return self._stream
+
+    def _edges(self) -> list[EdgePlan]:
+        return [each.keyed_edge(self._key) for each in self._stream._inputs]

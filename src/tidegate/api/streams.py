@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Generic, Union, overload
 import pyarrow as pa
 from typing_extensions import TypeVar
 
-from tidegate.api.building import StreamInput, add_operator, declared_type, named, need_instance
+from tidegate.api.building import Asked, EdgePlan, StreamInput, add_operator, declared_type, named, need_instance
 from tidegate.api.collected import CollectedRows
 from tidegate.api.connected import ConnectedStreams
 from tidegate.api.keyed import KeyedStream
 from tidegate.api.keys import HasKey, make_key_selector, with_type_after_it
 from tidegate.api.operator_options import OperatorOptions
+from tidegate.api.transformable import Transformable, returned_type
 from tidegate.connectors.collect_sink import CollectSink
 from tidegate.connectors.contract import Sink
 from tidegate.connectors.file_sink import FileSink
@@ -25,10 +26,10 @@ from tidegate.functions.class_form import FilterFunction, FlatMapFunction, MapFu
 from tidegate.functions.process import KeyedBatchFunction, KeyedProcessFunction, OutputTag, ProcessFunction
 from tidegate.functions.watermarks import WatermarkStrategy
 from tidegate.graph import specs
-from tidegate.graph.logical import MAIN_OUTPUT, Partitioning
+from tidegate.graph.logical import Partitioning
 from tidegate.graph.partitioner import Partitioner
 from tidegate.ids import OperatorUid
-from tidegate.types import RecordType, record_type, return_annotation_of
+from tidegate.types import RecordType, record_type
 
 if TYPE_CHECKING:
     from tidegate.api.environment import StreamEnvironment
@@ -39,7 +40,7 @@ K = TypeVar("K")
 U = TypeVar("U")
 
 
-class DataStream(OperatorOptions, Generic[T]):
+class DataStream(OperatorOptions, Transformable, Generic[T]):
     """Records of one output, or of several (union), each with the way its records reach the next operator.
 
     `uid`, `name` and `parallelism` of each method say of the new operator what `.uid()`, `.name()` and `.set_parallelism()`
@@ -71,13 +72,8 @@ class DataStream(OperatorOptions, Generic[T]):
         >>> list(env.from_collection([1, 2]).map(lambda n: n * 10, returns=int).execute_and_collect())
         [10, 20]
         """
-        spec: specs.Spec
-        if isinstance(function, MapFunction):
-            spec, hook = specs.ProcessSpec(function), function.map
-        else:
-            spec, hook = specs.MapSpec(function), function
-        out = self._returned(declared_type(returns, output_type), hook, False)
-        return self._apply(spec, name or named("map", function), out, uid, parallelism)
+        declared = declared_type(returns, output_type)
+        return self._one_by_one("map", function, declared, Asked(uid, name, parallelism))
 
     def flat_map(
         self, function: Callable[[T], Iterable[U] | None] | FlatMapFunction[T, U], output_type: Any = None, *,
@@ -88,13 +84,8 @@ class DataStream(OperatorOptions, Generic[T]):
         >>> list(env.from_collection(["to be", "or not"]).flat_map(str.split, returns=str).execute_and_collect())
         ['to', 'be', 'or', 'not']
         """
-        spec: specs.Spec
-        if isinstance(function, FlatMapFunction):
-            spec, hook = specs.ProcessSpec(function), function.flat_map
-        else:
-            spec, hook = specs.FlatMapSpec(function), function
-        out = self._returned(declared_type(returns, output_type), hook, True)
-        return self._apply(spec, name or named("flat_map", function), out, uid, parallelism)
+        declared = declared_type(returns, output_type)
+        return self._one_by_one("flat_map", function, declared, Asked(uid, name, parallelism))
 
     def filter(
         self, function: Callable[[T], Any] | FilterFunction[T], *, uid: str | None = None, name: str | None = None,
@@ -105,12 +96,7 @@ class DataStream(OperatorOptions, Generic[T]):
         >>> list(env.from_sequence(1, 5).filter(lambda n: n % 2 == 1).execute_and_collect())
         [1, 3, 5]
         """
-        spec: specs.Spec
-        if isinstance(function, FilterFunction):
-            spec = specs.ProcessSpec(function)
-        else:
-            spec = specs.FilterSpec(function)
-        return self._apply(spec, name or named("filter", function), self._type, uid, parallelism)
+        return self._one_by_one("filter", function, None, Asked(uid, name, parallelism))
 
     def map_batches(
         self, function: Callable[[pa.RecordBatch], pa.RecordBatch], output_type: Any = None, *, returns: Any = None,
@@ -127,9 +113,8 @@ class DataStream(OperatorOptions, Generic[T]):
         self._need_typed("map_batches")
         declared = declared_type(returns, output_type)
         out = self._type if declared is None else record_type(declared)
-        return self._apply(
-            specs.MapBatchesSpec(function), name or named("map_batches", function), out, uid, parallelism
-        )
+        asked = Asked(uid, name, parallelism)
+        return self._apply(specs.MapBatchesSpec(function), named("map_batches", function), out, asked)
 
     def process(
         self, function: ProcessFunction[T, U], output_type: Any = None, *, returns: Any = None, uid: str | None = None,
@@ -147,8 +132,9 @@ class DataStream(OperatorOptions, Generic[T]):
         if isinstance(function, (KeyedProcessFunction, KeyedBatchFunction)):
             raise GraphError(f"{type(function).__name__} works on keyed streams: call key_by(...) before it")
         need_instance(function, ProcessFunction, "process")
-        out = self._returned(declared_type(returns, output_type), function.process_element, True)
-        return self._apply(specs.ProcessSpec(function), name or type(function).__name__, out, uid, parallelism)
+        out = returned_type(declared_type(returns, output_type), function.process_element, True)
+        asked = Asked(uid, name, parallelism)
+        return self._apply(specs.ProcessSpec(function), type(function).__name__, out, asked)
 
     def assign_timestamps_and_watermarks(
         self,
@@ -165,8 +151,8 @@ class DataStream(OperatorOptions, Generic[T]):
         """
         need_instance(strategy, WatermarkStrategy, "assign_timestamps_and_watermarks")
         strategy.check()
-        spec = specs.AssignTimestampsSpec(strategy)
-        return self._apply(spec, name or "timestamps", self._type, uid, parallelism)
+        asked = Asked(uid, name, parallelism)
+        return self._apply(specs.AssignTimestampsSpec(strategy), "timestamps", self._type, asked)
 
     @overload
     def key_by(self, key: Callable[[T], K], /, *, key_type: Any = None) -> KeyedStream[K, T]: ...
@@ -342,7 +328,9 @@ class DataStream(OperatorOptions, Generic[T]):
         """
         if not isinstance(sink, Sink):
             raise ConfigurationError(f"sink_to needs a tidegate.Sink, not {type(sink).__name__}")
-        return StreamSink(self._env, self._add(specs.SinkSpec(sink), name or type(sink).__name__, {}, uid, parallelism))
+        asked = Asked(uid, name, parallelism)
+        new = add_operator(self._env, specs.SinkSpec(sink), type(sink).__name__, {}, asked, self._edges())
+        return StreamSink(self._env, new)
 
     def print(self, prefix: str = "", *, uid: str | None = None) -> StreamSink:
         """Print every record on the driver's console. At-least-once: after a failure some lines come again.
@@ -415,29 +403,15 @@ class DataStream(OperatorOptions, Generic[T]):
                 f"{what} works on columns, but this stream is untyped: declare its type with returns="
             )
 
-    def _returned(self, returns: Any, function: Any, element_of_iterable: bool) -> RecordType:
-        if returns is None:
-            returns = return_annotation_of(function, element_of_iterable)
-        return record_type(returns)
+    @property
+    def _upstream(self) -> DataStream[T]:
+        return self
 
-    def _apply(
-        self, spec: specs.Spec, name: str, out: RecordType, uid: str | None, parallelism: int | None
-    ) -> DataStream[Any]:
-        return self._output_of(self._add(spec, name, {MAIN_OUTPUT: out}, uid, parallelism), out)
+    def _edges(self) -> list[EdgePlan]:
+        return [each.edge() for each in self._inputs]
 
     def _output_of(self, operator: OperatorUid, out: RecordType) -> DataStream[Any]:
         return DataStream(self._env, [StreamInput(operator)], out)
-
-    def _add(
-        self,
-        spec: specs.Spec,
-        name: str,
-        outputs: dict[str, RecordType],
-        uid: str | None,
-        parallelism: int | None,
-    ) -> OperatorUid:
-        edges = [each.edge() for each in self._inputs]
-        return add_operator(self._env, spec, name, outputs, uid, parallelism, None, edges)
 
 
 class StreamSink(OperatorOptions):
