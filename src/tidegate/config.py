@@ -6,12 +6,12 @@ the command line's options, docs/configuration.md and what REST shows are made f
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from tidegate import extras
 from tidegate.errors import ConfigurationError
 from tidegate.protocol.checkpointing import MINIMAL_INTERVAL_S, CheckpointPolicy
 from tidegate.protocol.restarts import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
@@ -120,7 +120,7 @@ class JobConfig:
     min_pause_s: float = setting(0.0, SECONDS, "execution.checkpointing.min-pause",
         "from the end of a checkpoint to the start of the next, at least", said_by="checkpointing(min_pause)")
     max_concurrent: int = setting(1, POSITIVE, "execution.checkpointing.max-concurrent-checkpoints",
-        "checkpoints under way at a time", said_by="checkpointing(max_concurrent)")
+        "checkpoints in progress at a time", said_by="checkpointing(max_concurrent)")
     tolerable_failures: int = setting(0, COUNT, "execution.checkpointing.tolerable-failed-checkpoints",
         "failed checkpoints in a row that do not fail the attempt", said_by="checkpointing(tolerable_failures)")
     retained: int = setting(1, POSITIVE, "execution.checkpointing.num-retained",
@@ -193,7 +193,7 @@ class JobConfig:
     hot_keys: bool = setting(True, FLAG, "tidegate.hot-keys",
         "keyed operators sample their keys, and the hottest are shown; false where keys must not be seen")
     debloat: bool = setting(True, FLAG, "taskmanager.network.memory.buffer-debloat.enabled",
-        "a slot that cannot keep up lets its senders have only so many records under way as it can process in time")
+        "a slot that cannot keep up lets its senders have only so many records in flight as it can process in time")
     debloat_target_s: float = setting(1.0, SECONDS, "taskmanager.network.memory.buffer-debloat.target",
         "that time, for the whole way from a source to the last slot (Flink counts it for each task)",
         said_by="in_flight_target(target)")
@@ -222,7 +222,7 @@ class JobConfig:
         "where, on each executor: one folder on a local disk, best on that of RocksDB's files",
         ("taskmanager.state.local.root-dirs",), shown_default="none: state.backend.rocksdb.localdir")
     asynchronous_snapshots: bool = setting(True, FLAG, "tidegate.asynchronous-snapshots",
-        "false: a slot stands still while its snapshot is stored; for comparison", ("state.backend.async",))
+        "false: a slot waits while its snapshot is stored; for comparison", ("state.backend.async",))
     memory_state_limit_bytes: int = setting(5 << 20, BYTES, "tidegate.memory-state-limit",
         "with the driver's memory as storage: a larger state of one subtask fails the checkpoint")
     heartbeat_timeout_s: float = setting(30.0, SECONDS, "tidegate.heartbeat-timeout",
@@ -296,10 +296,8 @@ class JobConfig:
             raise ConfigurationError("unaligned checkpoints run one at a time: set max_concurrent=1")
         if self.aligned_timeout_s and not self.unaligned:
             raise ConfigurationError("aligned_timeout turns a checkpoint unaligned: set unaligned=True as well")
-        if self.state_backend is StateBackendKind.ROCKSDB and importlib.util.find_spec("rocksdict") is None:
-            raise ConfigurationError(
-                'the RocksDB backend needs rocksdict: pip install "tidegate[rocksdb]", here and on the executors'
-            )
+        if self.state_backend is StateBackendKind.ROCKSDB:
+            extras.ROCKSDB.check()
         if self.debloat_target_s <= 0:
             raise ConfigurationError("the debloat target must be above 0; to have none, turn debloating off")
         if self.max_concurrent < 1 or self.retained < 1:

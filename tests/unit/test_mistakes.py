@@ -45,7 +45,7 @@ class Mistake:
         path = folder / "job.py"
         text = HEAD + dedent(self.program)
         path.write_text(text)
-        places = {}
+        places = {"first": f"{path}:4"}  # the head's last line
         for mark in ("here", "there"):
             lines = [number for number, line in enumerate(text.splitlines(), 1) if line.endswith(f"# {mark}")]
             places[mark] = f"{path}:{lines[0]}" if lines else "nowhere"
@@ -433,6 +433,101 @@ BEFORE_SPARK = {
         "error: the job has no sink: end at least one stream with .print(), .collect() or .sink_to(...)\n  at {here}\n"
         "      env.execute()  # here\n",
     ),
+    "no source": Mistake(
+        """
+        env = tg.StreamEnvironment("job")
+        """,
+        "error: the job has no operators: start with env.from_source(...) or env.from_collection(...)\n  at {here}\n"
+        "      env.execute()  # here\n",
+    ),
+    "a storage by a relative path": Mistake(
+        """
+        words.print()
+        env.checkpointing(every="1s", storage="checkpoints")
+        """,
+        "error: checkpoint storage 'checkpoints' is neither an absolute path nor a URI of a known kind. Use /path, "
+        "file:///path, "
+        "s3://bucket/folder, gs://bucket/folder, az://container/folder, hdfs://namenode:port/folder, or \"memory\" "
+        "for the "
+        "driver's memory.\n  at {here}\n      env.execute()  # here\n",
+    ),
+    "a storage that cannot be written": Mistake(
+        """
+        words.print()
+        env.checkpointing(every="1s", storage="file:///proc/nowhere")
+        """,
+        "error: cannot create file:///proc/nowhere/job/probe/create: no folder can be made in /proc, whoever asks for it. "
+        "It is not a place for files. Use a folder on a disk, or s3://, gs:// or az://.\n  at {here}\n"
+        "      env.execute()  # here\n",
+    ),
+    "a duration without a unit": Mistake(
+        """
+        env.checkpointing(every="10", storage="memory")  # here
+        """,
+        "error: checkpointing(every=...): '10' is not a duration. Write a number and a unit, like \"500ms\" or \"10s\"."
+        "\n  at {here}\n"
+        '      env.checkpointing(every="10", storage="memory")  # here\n',
+    ),
+    "a strategy that there is not": Mistake(
+        """
+        env.restart_strategy("fixed")  # here
+        """,
+        "error: restart strategy 'fixed' is unknown: use \"exponential-delay\", \"fixed-delay\", \"failure-rate\" or "
+        '"none"\n  at {here}\n      env.restart_strategy("fixed")  # here\n',
+    ),
+    "a uid that is taken": Mistake(
+        """
+        words.map(str.upper, uid="words").print()  # here
+        """,
+        "error: the uid 'words' is given twice: to collection at {first} and to map upper at {here}. State is matched "
+        "by uid, so each operator needs its own.\n"
+        '      words.map(str.upper, uid="words").print()  # here\n',
+    ),
+    "a class instead of an object of it": Mistake(
+        """
+        class Pairs(tg.ProcessFunction):
+            def process_element(self, word, ctx):
+                yield word
+        words.process(Pairs).print()  # here
+        """,
+        "error: process needs an instance: write Pairs(), not Pairs\n  at {here}\n"
+        "      words.process(Pairs).print()  # here\n",
+    ),
+    "a function with keys on a stream without": Mistake(
+        """
+        class Count(tg.KeyedProcessFunction):
+            count = tg.ValueState(int)
+            def process_element(self, word, ctx):
+                yield word
+        words.process(Count()).print()  # here
+        """,
+        "error: Count works on keyed streams: call key_by(...) before it\n  at {here}\n"
+        "      words.process(Count()).print()  # here\n",
+    ),
+    "batches of a stream without a type": Mistake(
+        """
+        words.map(lambda word: word).map_batches(print).print()  # here
+        """,
+        "error: map_batches works on columns, but this stream is untyped: declare its type with returns=\n  at {here}\n"
+        "      words.map(lambda word: word).map_batches(print).print()  # here\n",
+    ),
+    "a parallelism that cannot be": Mistake(
+        """
+        words.key_by(lambda word: word).count(max_parallelism=0).print()  # here
+        """,
+        "error: max_parallelism of count must be a positive integer, not 0\n  at {here}\n"
+        "      words.key_by(lambda word: word).count(max_parallelism=0).print()  # here\n",
+    ),
+    "a package that is not installed": Mistake(
+        """
+        import sys
+        sys.modules["deltalake"] = None
+        words.sink_to(tg.DeltaSink("/tmp/never"), uid="table")  # here
+        """,
+        "error: DeltaSink needs the package deltalake, here and on every executor: pip install 'tidegate[delta]'\n"
+        "  at {here}\n"
+        '      words.sink_to(tg.DeltaSink("/tmp/never"), uid="table")  # here\n',
+    ),
     "a storage of an unknown kind": Mistake(
         """
         words.print()
@@ -446,17 +541,21 @@ BEFORE_SPARK = {
     ),
 }  # fmt: skip
 
+OTHER_CODES = {"a storage that cannot be written": 1}
+
 #: Runs each program as `tidegate run` does, one after another in one process, and says what came of each.
 RUN_ALL = """
-import contextlib, io, json, sys
+import contextlib, io, json, sys, time
 from tidegate.cli.main import main
 said = {}
 for name, path in json.loads(sys.argv[1]).items():
     text = io.StringIO()
+    began = time.monotonic()
     with contextlib.redirect_stderr(text):
         code = main(["run", path])
+    took_s = time.monotonic() - began
     from pyspark import SparkContext
-    said[name] = (code, text.getvalue(), SparkContext._gateway is not None)
+    said[name] = (code, text.getvalue(), SparkContext._gateway is not None, took_s)
 print(json.dumps(said))
 """
 
@@ -467,8 +566,8 @@ def no_java(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, bool, str]]:
-    """Exit code, what was said, whether Spark was started, and what is to be said."""
+def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, bool, float, str]]:
+    """Exit code, what was said, whether Spark was started, the seconds that it took, and what is to be said."""
     folder = tmp_path_factory.mktemp("refused")
     paths, messages = {}, {}
     for name, mistake in BEFORE_SPARK.items():
@@ -487,13 +586,14 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, s
 
 @pytest.mark.parametrize("name", BEFORE_SPARK)
 def test_before_spark_is_started_the_job_is_refused_and_says(
-    name: str, refusals: dict[str, tuple[int, str, bool, str]]
+    name: str, refusals: dict[str, tuple[int, str, bool, float, str]]
 ) -> None:
-    code, said, spark_started, message = refusals[name]
+    code, said, spark_started, took_s, message = refusals[name]
 
     assert said == message
-    assert code == 2
+    assert code == OTHER_CODES.get(name, 2)
     assert not spark_started
+    assert took_s < 3
 
 
 def test_a_function_that_can_emit_nothing_is_told_before_spark_is_started(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
+from tidegate import extras
 from tidegate.errors import ConfigurationError, ConnectorError, TidegateError
 
 if TYPE_CHECKING:
@@ -52,20 +53,14 @@ def kafka() -> Any:
 
     :raises ConfigurationError: when it is not installed.
     """
-    try:
-        import confluent_kafka
-    except ImportError as error:
-        raise ConfigurationError(
-            "The Kafka connectors need the package confluent-kafka, on the driver and on every executor: "
-            "pip install 'tidegate[kafka]'."
-        ) from error
-    return confluent_kafka
+    return extras.KAFKA.load()
 
 
 class KafkaConnection:
     """Where the brokers are and how to talk to them."""
 
     def __init__(self, servers: str, options: Options | None) -> None:
+        extras.KAFKA.check()
         if not isinstance(servers, str) or not servers:
             raise ConfigurationError('servers must be "host:port", or several with commas between them.')
         self.servers = servers

@@ -1,6 +1,6 @@
 """How many records a reader of Kafka has before it, by what its client has heard with the last fetch. Executor; any thread.
 
-No broker is asked. A partition of which nothing was fetched yet is left out, and so is what lies behind a bounded source's end.
+No broker is asked. A partition of which nothing was fetched yet is left out, and so is what comes after a bounded source's end.
 """
 
 from __future__ import annotations

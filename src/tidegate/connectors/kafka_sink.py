@@ -379,7 +379,7 @@ def _no_evidence(sink: KafkaSink, epoch: Epoch, first: Marker | None, committed:
         found = f"it says checkpoint {committed}" if committed else "there is none"
     return (
         f"The topic {sink.markers!r} must hold {wanted}; "
-        f"{found}. It was deleted or made anew, so nobody can tell whether the {len(epoch.records)} records of checkpoint "
+        f"{found}. It was deleted or made anew, so it cannot be known whether the {len(epoch.records)} records of checkpoint "
         f"{epoch.checkpoint} are in {', '.join(epoch.topics)} already. Compare the topic with the job's input, then start from "
         "a savepoint of your choice, or anew."
     )

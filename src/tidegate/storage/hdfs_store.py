@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
+from tidegate import extras
 from tidegate.errors import ConfigurationError, StorageError
 from tidegate.storage.store import (
     Data,
@@ -34,9 +35,7 @@ from tidegate.storage.store import (
 try:
     from hdfs_native import Client, WriteOptions
 except ImportError as error:
-    raise ConfigurationError(
-        "hdfs:// needs the package hdfs-native: pip install 'tidegate[hdfs]', on the driver and on the executors"
-    ) from error
+    raise extras.HDFS.missing() from error
 
 T = TypeVar("T")
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from tidegate import extras
 from tidegate.connectors.database.bookkeeping import noted_sessions
 from tidegate.connectors.database.names import TransactionName, session_is_before
 from tidegate.connectors.database.session import (
@@ -25,7 +26,6 @@ from tidegate.connectors.database.session import (
     Trouble,
     explain,
     explaining,
-    import_driver,
 )
 from tidegate.connectors.database.urls import DatabaseUrl
 from tidegate.ids import AttemptId
@@ -39,7 +39,7 @@ _READ_TIMEOUT_S = 300
 
 
 def driver() -> Any:
-    return import_driver("pymysql", "PyMySQL", "mysql")
+    return extras.MYSQL.load()
 
 
 def trouble_of(error: Any) -> Trouble:

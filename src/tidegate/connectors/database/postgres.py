@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from tidegate import extras
 from tidegate.connectors.database.names import TransactionName, session_is_before
 from tidegate.connectors.database.session import (
     Column,
@@ -18,7 +19,6 @@ from tidegate.connectors.database.session import (
     Settled,
     Trouble,
     explaining,
-    import_driver,
 )
 from tidegate.connectors.database.urls import DatabaseUrl
 from tidegate.ids import AttemptId
@@ -30,7 +30,7 @@ _ENDING_S = 10.0
 
 
 def driver() -> Any:
-    return import_driver("psycopg", "psycopg", "postgres")
+    return extras.POSTGRES.load()
 
 
 def trouble_of(error: Any) -> Trouble:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -236,14 +235,3 @@ def connect(url: DatabaseUrl, name: str, lock_timeout_s: float = 30.0) -> Sessio
     from tidegate.connectors.database.mysql import MySqlSession
 
     return MySqlSession(url, name, lock_timeout_s)
-
-
-def import_driver(module: str, package: str, extra: str) -> Any:
-    """:raises ConfigurationError: naming the extra to install."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise ConfigurationError(
-            f"The connector of this database needs {package}, which is not installed here (driver and executors need it): "
-            f"pip install 'tidegate[{extra}]'."
-        ) from None

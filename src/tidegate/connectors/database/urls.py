@@ -13,11 +13,13 @@ import os
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from tidegate import extras
 from tidegate.errors import ConfigurationError
 
 POSTGRES, MYSQL = "postgresql", "mysql"
 _KINDS = {"postgresql": POSTGRES, "postgres": POSTGRES, "mysql": MYSQL, "mariadb": MYSQL}
 _PORTS = {POSTGRES: 5432, MYSQL: 3306}
+_EXTRAS = {POSTGRES: extras.POSTGRES, MYSQL: extras.MYSQL}
 #: What may follow "?": nothing else is passed on, so nothing else can carry a secret past us.
 _OPTIONS = {POSTGRES: ("sslmode", "sslrootcert"), MYSQL: ("ssl_ca",)}
 
@@ -60,6 +62,7 @@ def parse_url(text: str, password_env: str | None = None) -> DatabaseUrl:
         raise ConfigurationError(
             f"There is no database connector for {parts.scheme or 'a URL without a scheme'}. {_form()}"
         )
+    _EXTRAS[kind].check()
     database = unquote(parts.path.lstrip("/"))
     if not parts.hostname or not database or "/" in database:
         raise ConfigurationError(f"The URL of the database needs a host and a database. {_form()}")

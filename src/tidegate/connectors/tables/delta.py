@@ -17,18 +17,7 @@ import pyarrow as pa
 from tidegate.connectors.partition_names import Partition
 from tidegate.connectors.tables.sink import TableFile, TableLog, TableSink
 from tidegate.errors import ConfigurationError
-
-
-def deltalake() -> Any:
-    """:raises ConfigurationError: naming the extra to install."""
-    try:
-        import deltalake as module
-    except ImportError:
-        raise ConfigurationError(
-            "The Delta sink needs deltalake, which is not installed here (driver and executors need it): "
-            "pip install 'tidegate[delta]'."
-        ) from None
-    return module
+from tidegate.extras import DELTA
 
 
 class DeltaSink(TableSink):
@@ -37,6 +26,9 @@ class DeltaSink(TableSink):
     Files that a dead attempt has left are not part of the table; Delta's VACUUM removes them.
     Parameters as for all tables: path, partition_by, max_bytes, max_age.
     """
+
+    def check_installed(self) -> None:
+        DELTA.check()
 
     def log(self) -> TableLog:
         return DeltaLog(self.location)
@@ -56,7 +48,7 @@ class DeltaSink(TableSink):
                 )
 
     def check_schema(self, schema: pa.Schema) -> None:
-        module = deltalake()
+        module = DELTA.load()
         try:
             wanted = module.Schema.from_arrow(schema)
         except Exception as error:
@@ -84,7 +76,7 @@ class DeltaLog(TableLog):
         self._location = location
 
     def _table(self) -> Any | None:
-        module = deltalake()
+        module = DELTA.load()
         return module.DeltaTable(self._location) if module.DeltaTable.is_deltatable(self._location) else None
 
     def newest(self, writer: str) -> int:
@@ -92,7 +84,7 @@ class DeltaLog(TableLog):
         return 0 if table is None else table.transaction_version(writer) or 0
 
     def append(self, writer: str, checkpoint: int, files: Sequence[TableFile], partition_by: Sequence[str]) -> None:
-        module = deltalake()
+        module = DELTA.load()
         table = self._table()
         if table is None:
             table = module.DeltaTable.create(

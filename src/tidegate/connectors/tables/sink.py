@@ -99,6 +99,7 @@ class TableSink(Sink):
         max_bytes: int = 128 * 1024 * 1024,
         max_age: Duration | None = None,
     ) -> None:
+        self.check_installed()
         text = os.fspath(path)
         is_store = "://" in text and not text.lower().startswith("file:")
         self.location = text.rstrip("/") if is_store else local_path(text)
@@ -108,6 +109,9 @@ class TableSink(Sink):
             raise ConfigurationError(f"max_bytes must be at least 1; got {max_bytes}.")
         self.max_bytes = max_bytes
         self.max_age_s = None if max_age is None else seconds(max_age, "max_age")
+
+    def check_installed(self) -> None:
+        """:raises ConfigurationError: when a package that it needs is not installed."""
 
     @abstractmethod
     def log(self) -> TableLog: ...
