@@ -204,7 +204,7 @@ class Output:
         return sorted(numbers) == [(source, number) for source in SOURCES for number in range(1, COUNT + 1)]
 
     def replayed_at(self, restored_from: int, count: int) -> float:
-        """When the first `count` numbers behind the checkpoint had been summed again."""
+        """When the first `count` numbers after the checkpoint had been summed again."""
         again = sorted(line["at"] for checkpoint, line in self.lines if checkpoint > restored_from)
         return again[min(count, len(again)) - 1]
 

@@ -33,7 +33,7 @@ from tidegate.overrides import current_onlooker
 from tidegate.ports import CrashPoints, NoCrashPoints
 from tidegate.rest.identity import job_id
 from tidegate.rest.keeping import keep_history
-from tidegate.rest.served import ServedJob, Surroundings
+from tidegate.rest.served import RuntimeEnvironment, ServedJob
 from tidegate.settings.choices import CheckpointMode
 from tidegate.state.backends import BackendSettings
 from tidegate.storage.store import DRIVER_MEMORY, ObjectStore, check_create, open_store
@@ -69,8 +69,8 @@ def launch(program: Program, config: JobConfig, quiet: bool = False) -> JobClien
     """Start the job of a program. Everything that can be wrong is said before anything runs, and what needs no Spark
     before Spark is started, which takes seconds."""
     from tidegate.spark.cluster import SparkCluster
+    from tidegate.spark.runtime_environment import spark_pages, spark_settings
     from tidegate.spark.session import ExecutorPython, check_process_limits, check_session, is_local, make_session
-    from tidegate.spark.surroundings import spark_pages, spark_settings
 
     config.validate()
     way_of(config)
@@ -130,7 +130,7 @@ def launch(program: Program, config: JobConfig, quiet: bool = False) -> JobClien
     execution = JobExecution(job, cluster, program.crash_points, on_driver_payload)
     client = JobClient(program.name, execution, view, results, config.savepoint_dir)
     served = ServedJob(job_id(program.name, config.storage), program.name, config, view, client, time.time())
-    served.surroundings = Surroundings(spark_settings(session), spark_pages(session))
+    served.runtime_environment = RuntimeEnvironment(spark_settings(session), spark_pages(session))
     keep_history(served, store)
     if server is not None:
         client.url = server.serve(served)

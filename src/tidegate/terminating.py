@@ -196,7 +196,7 @@ def _end(job: LiveJob, began: float) -> Ended:
         if job.way is OnTerm.SAVEPOINT:
             taken = _stop(job, max(0.1, taken_by - time.monotonic()))
             _ends_within(client, began + limit - time.monotonic())
-            return Ended(client.name, "a savepoint stands", taken.path)
+            return Ended(client.name, "a savepoint is stored", taken.path)
         if job.way is OnTerm.CHECKPOINT and _outlives_us(job):
             client.checkpoint_now(f"{max(0.1, taken_by - time.monotonic()):.3f}s")
     except (TidegateError, TimeoutError) as error:

@@ -35,7 +35,7 @@ def test_a_terminated_driver_goes_on_from_its_checkpoint_and_stops_with_a_savepo
         assert again.end() == 143
     said = again.log.read_text()
     savepoint = re.search(
-        r"endless: stopped by SIGTERM; a savepoint stands: tidegate run --resume (\S+) continues", said
+        r"endless: stopped by SIGTERM; a savepoint is stored: tidegate run --resume (\S+) continues", said
     )
     assert savepoint, said
     assert_exact(tmp_path, at_least=before + 1)

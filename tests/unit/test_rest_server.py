@@ -338,7 +338,7 @@ def test_operations_are_bounded_and_forgotten() -> None:
         return {}
 
     ids = [made.start(Kind.CHECKPOINT, "job", None, work) for _ in range(operations.MAX_RUNNING)]
-    with pytest.raises(Problem, match="operations are under way") as refused:
+    with pytest.raises(Problem, match="operations are in progress") as refused:
         made.start(Kind.CHECKPOINT, "job", None, work)
     assert refused.value.status == 503
     with pytest.raises(Problem, match="another operation"):

@@ -127,7 +127,7 @@ def test_whatever_failed_behind_a_take_over_the_take_over_is_the_reason(store: B
 
 
 class StoreOfTheSavepoint(BusyStore):
-    """Something happens right behind the moment in which a savepoint stands."""
+    """Something happens right after the moment in which a savepoint is stored."""
 
     def create(self, path: str, data: Any) -> bool:
         created = super().create(path, data)

@@ -103,7 +103,7 @@ def test_with_savepoint_it_stops_with_one(tmp_path: Path) -> None:
     assert newest.latest is not None
     place = newest.latest.metadata_path.removesuffix("/_metadata.json")
     assert place.startswith(f"file://{tmp_path}/savepoints/savepoint-job-")
-    assert said == f"job: stopped by SIGTERM; a savepoint stands: --resume {place} continues from it"
+    assert said == f"job: stopped by SIGTERM; a savepoint is stored: --resume {place} continues from it"
 
 
 def test_a_savepoint_without_a_place_goes_into_the_jobs_own_folder(tmp_path: Path) -> None:

@@ -121,4 +121,4 @@ class JobInputs:
         try:
             self._store.delete_many(paths)
         except StorageError as error:
-            log.warning("%d files of a DataFrame that nobody reads were not all deleted: %s", len(paths), error)
+            log.warning("%d files of a DataFrame that are no longer read were not all deleted: %s", len(paths), error)

@@ -278,7 +278,7 @@ class JobView:
             try:
                 self._note(event)
             except Exception:  # what is only shown ends no job
-                log.exception("an event could not be noted for whoever looks: %s", type(event).__name__)
+                log.exception("an event could not be shown: %s", type(event).__name__)
             observers = list(self._observers)
         for observer in observers:
             try:

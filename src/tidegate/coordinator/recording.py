@@ -267,7 +267,7 @@ class CheckpointRecorder:
             except StorageError as error:
                 if not tries_left:
                     raise LogInDoubt(
-                        f"the job's log could not be written ({error}); whether record {record.sequence} stands there is "
+                        f"the job's log could not be written ({error}); whether record {record.sequence} is in it is "
                         "settled by the next attempt"
                     ) from error
                 self.sleep(delay)

@@ -238,7 +238,7 @@ def _refuse_lost_edges(plan: JobPlan, metadata: CheckpointMetadata) -> None:
             if section.kind == IN_FLIGHT and section.state not in edges:
                 upstream, _, downstream, _ = json.loads(section.state)
                 raise ConfigurationError(
-                    f"checkpoint {metadata.checkpoint} is unaligned and holds records under way from {upstream!r} to "
+                    f"checkpoint {metadata.checkpoint} is unaligned and holds records in flight from {upstream!r} to "
                     f"{downstream!r}, an edge that the job no longer has. Restore it with the old program, take an aligned "
                     "checkpoint, and change the program then."
                 )

@@ -76,7 +76,7 @@ def savepoint_request(
     where = directory or default
     if where is None:
         raise ConfigurationError(
-            "nobody has said where the savepoint goes: give a directory, or set it for the job "
+            "it is not known where the savepoint goes: give a directory, or set it for the job "
             "(execution.checkpointing.savepoint-dir, or env.checkpointing(savepoints=...))"
         )
     if not is_writable(where):
@@ -149,7 +149,9 @@ class SavepointDesk:
         if self.rescaling is not None:
             request, _ = self.rescaling
             self.rescaling = None
-            refuse(request, f"its checkpoint stands, but before it ran with the new parallelism {how}", goes_on=False)
+            refuse(
+                request, f"its checkpoint is complete, but before it ran with the new parallelism {how}", goes_on=False
+            )
 
 
 def refuse(request: SavepointRequest, reason: str, goes_on: bool = True) -> None:

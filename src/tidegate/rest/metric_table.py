@@ -88,7 +88,7 @@ METRICS: tuple[Metric, ...] = (
         ("initializingState", G, "1 while its slots start or restore"),
         ("createdState", G, "1 before it has begun"),
         ("totalNumberOfCheckpoints", C, "checkpoints that were triggered"),
-        ("numberOfInProgressCheckpoints", G, "checkpoints under way"),
+        ("numberOfInProgressCheckpoints", G, "checkpoints in progress"),
         ("numberOfCompletedCheckpoints", C, "checkpoints that have completed"),
         ("numberOfFailedCheckpoints", C, "checkpoints that were given up"),
         ("lastCompletedCheckpointId", G, "id of the newest completed checkpoint"),

@@ -69,7 +69,7 @@ class Operations:
                     raise Problem(409, f"triggerId {id} is that of another operation")
                 return id
             if sum(operation.result is None for operation in self._all.values()) >= MAX_RUNNING:
-                raise Problem(503, f"{MAX_RUNNING} operations are under way; try again when one of them has ended")
+                raise Problem(503, f"{MAX_RUNNING} operations are in progress; try again when one of them has ended")
             operation = self._all[id] = _Operation(kind, job_id)
         threading.Thread(
             target=self._run, args=(operation, work), name=f"tidegate-{kind.name.lower()}", daemon=True

@@ -30,8 +30,8 @@ from tidegate.rest.numbers import AGGREGATES, aggregated
 from tidegate.rest.operators import log_lines, operators
 from tidegate.rest.past import past
 from tidegate.rest.problems import bad_request, not_found
+from tidegate.rest.runtime_environment import drivers, runtime_environment
 from tidegate.rest.served import ServedJob, Vertex
-from tidegate.rest.surroundings import drivers, surroundings
 
 MAX_EXCEPTIONS = 20
 
@@ -317,7 +317,7 @@ OURS = (
           "its attempts: when each began, ran and ended, and why", is_flinks=False),
     Route("GET", "/jobs/{jobid}/failures", _of_job(failures),
           "failures, equal ones together: how often, what was lost, what it continued from", is_flinks=False),
-    Route("GET", "/jobs/{jobid}/surroundings", _of_job(surroundings), "versions, and Spark's settings", is_flinks=False),
+    Route("GET", "/jobs/{jobid}/environment", _of_job(runtime_environment), "versions, and Spark's settings", is_flinks=False),
     Route("GET", "/drivers", _fixed(drivers), "running jobs of this user, with the addresses of their drivers",
           is_flinks=False),
     Route("GET", "/jobs/{jobid}/checkpoint-history", _of_job(checkpoints.history),

@@ -23,8 +23,12 @@ _PACKAGES = (
 )
 
 
-def surroundings(job: ServedJob) -> dict[str, Any]:
-    return {"versions": _versions(), "spark": job.surroundings.spark, "sparkUi": job.surroundings.spark_pages}
+def runtime_environment(job: ServedJob) -> dict[str, Any]:
+    return {
+        "versions": _versions(),
+        "spark": job.runtime_environment.spark,
+        "sparkUi": job.runtime_environment.spark_pages,
+    }
 
 
 def _versions() -> dict[str, str]:

@@ -53,7 +53,7 @@ class Hands(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class RuntimeEnvironment:
     """What a job runs on; one that was not started on Spark has nothing to tell."""
 
     spark: dict[str, str] = field(default_factory=dict)  #: settings, without secrets
@@ -75,7 +75,7 @@ class ServedJob:
     measures: JobMeasures = field(default_factory=JobMeasures)  #: for rest/prometheus.py
     profile: StackProfile = field(default_factory=StackProfile)  #: for rest/flame_graph.py
     memory: JobMemory = field(init=False)
-    surroundings: Surroundings = field(default_factory=Surroundings)
+    runtime_environment: RuntimeEnvironment = field(default_factory=RuntimeEnvironment)
     _plans: list[tuple[AttemptId, JobPlan]] = field(default_factory=list)  #: each with the first attempt that ran it
     _meter: RateMeter = field(default_factory=RateMeter)
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -36,7 +36,7 @@ STATIC = (
     Setting("spark.shuffle.streaming.networkBufferSize", "32", "Spark's credit counts buffers: one frame, one credit"),
     Setting("spark.shuffle.streaming.networkBufferMaxWaitTimeMs", "1000", "there is nothing to wait for; 0 would spin"),
     Setting("spark.shuffle.streaming.writerMaxMemory", "1", "two frames a channel in the writer"),
-    Setting("spark.shuffle.streaming.readerMaxMemory", "524288", "bounds what stands in front of a barrier", False),
+    Setting("spark.shuffle.streaming.readerMaxMemory", "524288", "bounds what is in front of a barrier", False),
     Setting("spark.rpc.io.threads", "1", "each writer task starts that many server threads", False),
     Setting("spark.task.reaper.enabled", "true", "frees the slots of tasks that will not die", False),
     Setting("spark.speculation", "false", "a pipelined group cannot run a task twice"),

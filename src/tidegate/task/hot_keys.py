@@ -1,6 +1,6 @@
 """The hottest keys of one subtask of a keyed operator: a bounded sketch over a few sampled records. Executor.
 
-The task's thread samples the keys that the operator has worked out for a slice; the heartbeat's thread reads. At most MOST
+The task's thread samples the keys that the operator has worked out for a slice; the heartbeat's thread reads. At most MAX_LOOKS
 each PAUSE_S are looked at, and at most one in ONE_IN. The records are not looked at: user code has had them, and may have
 changed them.
 
@@ -26,7 +26,7 @@ from tidegate.wire.control import HotKey, HotKeys
 log = logging.getLogger("tidegate.task")
 
 PAUSE_S = 0.1
-MOST = 16
+MAX_LOOKS = 16
 ONE_IN = 8
 CAPACITY = 128
 TOLD = 5  #: keys in a heartbeat
@@ -99,7 +99,7 @@ class KeySampler:
         if now >= self._fade_at:
             self._fade_at = now + FADE_EVERY_S
             self._found.fade(FADE)
-        looks = min(MOST, self._unseen // ONE_IN, records)
+        looks = min(MAX_LOOKS, self._unseen // ONE_IN, records)
         weight = self._unseen / looks
         self._unseen = 0
         try:

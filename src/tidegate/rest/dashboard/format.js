@@ -52,7 +52,7 @@ export function time(ms) {
 
 export const percent = (part, digits = 0) => (known(part) ? `${(part * 100).toFixed(digits)}%` : NOTHING);
 
-// Of a watermark: the end of event time is no date.
+// Of a watermark: the end of event time is not a date.
 export function eventTime(value) {
   const ms = Number(value);
   if (!known(value)) return NOTHING;

@@ -99,9 +99,9 @@ document.getElementById("theme").onclick = () => {
 
 async function foot() {
   const [{ "flink-revision": release }, { jobs }] = await Promise.all([get("/config"), get("/jobs/overview")]);
-  const around = jobs.length ? await get(`/jobs/${jobs.at(-1).jid}/surroundings`) : {};
+  const environment = jobs.length ? await get(`/jobs/${jobs.at(-1).jid}/environment`) : {};
   patch(document.getElementById("foot"), [h("span", null, release), h("a", { href: "metrics" }, "Metrics"), h("a", { href: "openapi.json" }, "REST"), h("a", { href: "jobmanager/thread-dump" }, "Threads of the driver"),
-    around.sparkUi ? h("a", { href: around.sparkUi, rel: "noreferrer" }, "Spark's pages") : null]);
+    environment.sparkUi ? h("a", { href: environment.sparkUi, rel: "noreferrer" }, "Spark's pages") : null]);
 }
 foot().catch(() => { /* said by the page */ });
 
