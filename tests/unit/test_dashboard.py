@@ -130,6 +130,8 @@ def test_every_tab_loads_asks_nobody_else_and_fits(
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
                 f"{tab} is wider than the screen"
             )
+            if width == WIDE:
+                assert page.evaluate("(nav => nav.scrollWidth <= nav.clientWidth)(document.querySelector('nav.tabs'))")
             name = tab.replace("/", "-").replace(rest.vertex(1), "keyed")
             shown.keep(f"{how}-{'dark' if dark else 'light'}-{width}-{name}")
         shown.assert_clean()
@@ -226,6 +228,25 @@ def test_on_a_phone_the_buttons_are_small_and_only_cancel_is_red(rest: Rest, bro
         first = page.locator(".card").first.bounding_box()
         assert first is not None
         assert first["y"] < 300
+
+
+@pytest.mark.parametrize(
+    ("tab", "cell"),
+    [
+        ("configuration", ".stacked tbody tr:first-child td:nth-child(2)"),
+        ("log", ".log td.message"),
+        ("exceptions", ".failure td:nth-child(6)"),
+        ("timeline", ".timeline tbody tr:last-child td:last-child"),
+    ],
+)
+def test_on_a_phone_what_matters_is_seen_without_scrolling_to_the_side(
+    rest: Rest, browser: Browser, tab: str, cell: str
+) -> None:
+    with screen(browser, rest.server.url, rest.job.id, width=NARROW) as shown:
+        box = shown.show(tab).locator(cell).first.bounding_box()
+        assert box is not None
+        assert box["width"] > 0
+        assert 0 <= box["x"] <= box["x"] + box["width"] <= NARROW
 
 
 def test_other_drivers_of_the_user_are_listed(rest: Rest, shown: Screen) -> None:

@@ -91,7 +91,8 @@ async function details({ base, link, vertices, more }, id) {
   });
   return [
     h("p", { class: "back" }, h("a", { href: link("checkpoints", "history") }, "← History")),
-    card(`Details for checkpoint ${id}`, table([...COLUMNS, ["Discarded"], ["Path"]], [[checkpoint.id, ...row(checkpoint), checkpoint.discarded === undefined ? format.NOTHING : checkpoint.discarded ? "Yes" : "No", place(checkpoint.external_path)]]),
+    card(`Details for checkpoint ${id}`, table([...COLUMNS, ["Discarded"]], [[checkpoint.id, ...row(checkpoint), checkpoint.discarded === undefined ? format.NOTHING : checkpoint.discarded ? "Yes" : "No"]]),
+      checkpoint.external_path ? h("p", null, "Path ", place(checkpoint.external_path)) : null,
       checkpoint.failure_message ? h("p", { class: "cause" }, checkpoint.failure_message) : null,
       h("p", { class: "hint" }, `${checkpoint.purpose || "periodic"} · attempt ${checkpoint.attempt} · ${checkpoint.checkpoint_type.toLowerCase().replace(/_/g, " ")}`)),
     explained(story, link),

@@ -55,9 +55,10 @@ function morph(old, fresh) {
   if (old.nodeName !== "TEXTAREA") patch(old, [...fresh.childNodes]);
 }
 
-// A table that scrolls in itself where the screen is narrow. Columns: [title, is it a number].
+// A table that scrolls in itself where the screen is narrow; one of the class "stacked" has each row's cells below each other
+// there, with their titles. Columns: [title, is it a number].
 export function table(columns, rows, options = {}) {
-  const cells = (row, tag) => row.map((cell, i) => h(tag, { class: columns[i]?.[1] ? "number" : null }, cell));
+  const cells = (row, tag) => row.map((cell, i) => h(tag, { class: columns[i]?.[1] ? "number" : null, "data-title": columns[i]?.[0] || null }, cell));
   const head = h("thead", null, h("tr", null, columns.map(([title, number]) => h("th", { class: number ? "number" : null }, title))));
   const body = rows.map((row) => (row instanceof Node ? row : h("tr", null, cells(row, "td"))));
   if (!body.length) body.push(h("tr", null, h("td", { class: "none", colspan: columns.length }, options.none ?? "None")));

@@ -19,7 +19,7 @@ export async function exceptionsTab({ base, link }) {
       time.restartIn === null ? "the job failed for good" : `${time.isRestored ? "restarted" : "restarts"} ${time.restartIn < 1000 ? "at once" : `after ${format.span(time.restartIn)}`}`,
       !time.isRestored ? format.NOTHING : time.restoredFrom === null ? "the beginning" : h("a", { href: link("checkpoints", "details", time.restoredFrom) }, `checkpoint ${time.restoredFrom}`),
       format.span(time.stoodStill), time.replayed === null ? format.NOTHING : `about ${format.count(time.replayed)}`,
-    ])),
+    ]), { class: "stacked" }),
     group.count > group.times.length ? h("p", { class: "hint" }, `The newest ${group.times.length} of ${group.count}.`) : null,
     group.stacktrace.includes("\n\n") ? h("details", { open: i === 0 }, h("summary", null, "Everything that is known of the newest"), h("pre", null, group.stacktrace)) : null));
 }

@@ -46,11 +46,12 @@ export async function jobPage({ job: id, tab, more }, width) {
 
 function head({ base, job, failures, link }, ended) {
   const since = job.timestamps[job.state] || job["start-time"];
+  const word = `${job.state.toLowerCase()} ${ended ? "at" : "since"}`;
   return h("div", { class: "head" },
     h("div", null,
       h("h1", null, job.name, " ", badge(job.state)),
       h("p", { class: "facts" },
-        `started ${format.time(job["start-time"])} · for ${format.span(job.duration)}${since > job["start-time"] ? ` · ${job.state.toLowerCase()} since ${format.time(since)}` : ""}`,
+        `started ${format.time(job["start-time"])} · for ${format.span(job.duration)}${since > job["start-time"] ? ` · ${word} ${format.time(since)}` : ""}`,
         ` · attempt ${job.attempt || format.NOTHING} · ${format.count(job.restarts)} ${job.restarts === 1 ? "restart" : "restarts"}`),
       trouble(job, failures, link)),
     buttons(base, job, ended));

@@ -31,6 +31,6 @@ export async function logTab({ base, job, more, link }) {
     table([["Time"], ["Level"], ["Where"], ["Message"]], found.slice(-SHOWN).reverse().map((line) => h("tr", { class: line.level.toLowerCase() },
       h("td", null, format.time(line.at * 1000)), h("td", null, line.level),
       h("td", null, line.uid ? `${line.operator || line.uid} #${line.subtask}` : line.slot || "driver", h("small", null, line.attempt)), h("td", { class: "message" }, line.message))),
-    { class: "log", none: log.lines.length ? "No line has all of that" : "No line yet" }),
+    { class: "log stacked", none: log.lines.length ? "No line has all of that" : "No line yet" }),
     h("p", { class: "hint" }, `${format.count(found.length)} of ${format.count(log.lines.length)} lines, the newest first${found.length > SHOWN ? `; the newest ${SHOWN} are shown` : ""}${log.paused ? ". Paused: new lines wait." : "."}`));
 }

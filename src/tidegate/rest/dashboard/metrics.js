@@ -46,7 +46,7 @@ export async function metricsTab({ path, vertex, more, link, width }) {
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);
   const shown = plain.filter((name) => words.every((word) => name.toLowerCase().includes(word)));
   return [
-    plots.length ? card("Since this page shows them", h("div", { class: "plots" }, plots), vertex.parallelism > COLOURS.length ? h("p", { class: "hint" }, `The first ${COLOURS.length} subtasks.`) : null) : null,
+    plots.length ? card("Since this page was opened", h("div", { class: "plots" }, plots), vertex.parallelism > COLOURS.length ? h("p", { class: "hint" }, `The first ${COLOURS.length} subtasks.`) : null) : null,
     card("Metrics",
       h("div", { class: "tools" }, h("input", { type: "search", name: "metric", placeholder: "Search", "aria-label": "Search metrics", oninput: (event) => { search = event.target.value; dispatchEvent(new Event("tidegate-changed")); } }),
         h("span", { class: "hint" }, `Click to plot, up to ${MAX_CHOSEN} at a time.`)),

@@ -36,7 +36,7 @@ function figures({ job, link, operators, now, failures }, checkpoints) {
 function plots({ width, job }, past, attempts) {
   const each = plotWidth(width, 4);
   const marks = attempts.filter((attempt) => attempt.ended !== null && attempt.end !== "FINISHED").map((attempt) => [attempt.ended, attempt.end === "RESCALED" ? "rescaled" : `${attempt.attempt} ended: ${attempt.why || attempt.end}`]);
-  const shared = { width: each, marks, gap: past.step * 3, from: past.at[0], to: Math.max(past.at.at(-1) ?? 0, job["end-time"] > 0 ? job["end-time"] : past.now) };
+  const shared = { width: each, marks, none: job["end-time"] > 0 ? "Nothing was seen" : "Nothing yet", gap: past.step * 3, from: past.at[0], to: Math.max(past.at.at(-1) ?? 0, job["end-time"] > 0 ? job["end-time"] : past.now) };
   const busiest = [...past.vertices].sort((a, b) => Math.max(0, ...b.busy) - Math.max(0, ...a.busy)).slice(0, 4);
   return card("The last 30 minutes", h("div", { class: "plots" },
     lines("Records from sources", past.at, [["records", COLOURS[0], past.fromSourcesPerSecond]], UNITS.rate, shared),
