@@ -13,8 +13,10 @@ from rest_kit import Rest, lived, serving
 import fetch
 from operating.browser import ARTIFACTS, PATIENCE_MS, chromium
 from services import had
-from tidegate.coordinator.observing import JobStatus, StatusChanged
+from tidegate.coordinator.observing import JobStatus, SlotSampled, StatusChanged
+from tidegate.ids import SlotId
 from tidegate.rest.app import CANCEL_BY_GET
+from tidegate.wire.control import CodeLine, Sampled, SampledStack
 
 J, V = "JOB", "VERTEX"
 RUNNING = f"job/running/{J}"
@@ -35,6 +37,7 @@ PAGES = {
     f"{RUNNING}/overview/{V}/accumulators": "Accumulators",
     f"{RUNNING}/overview/{V}/backpressure": "HIGH",
     f"{RUNNING}/overview/{V}/metrics": "Add Metric",
+    f"{RUNNING}/overview/{V}/flamegraph": "parse (me/job.py:12)",
     f"{RUNNING}/exceptions": "ValueError: bad",
     f"{RUNNING}/dataskew": "sum 1 -> Sink: print",
     f"{RUNNING}/timeline": "Vertex TimeLine",
@@ -57,6 +60,7 @@ SOME = {
     "application/completed",
     f"{RUNNING}/overview/{V}/subtasks",
     f"{RUNNING}/overview/{V}/backpressure",
+    f"{RUNNING}/overview/{V}/flamegraph",
     f"{RUNNING}/dataskew",
     f"{RUNNING}/checkpoints",
     f"{RUNNING}/rescales",
@@ -83,6 +87,11 @@ def rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rest]:
     monkeypatch.setenv("TIDEGATE_REGISTRY", str(tmp_path / "registry"))
     with serving() as rest:
         lived(rest.hands.view)
+        lines = [
+            CodeLine("Slot.turn", "/lib/tidegate/task/slot.py", 12, "tidegate"),
+            CodeLine("parse", "/home/me/job.py", 12, "user"),
+        ]
+        rest.hands.view.publish(SlotSampled(SlotId(1, 1), Sampled(lines, [SampledStack("sums", [0, 1], 6, 6)])))
         rest.hands.may_answer.set()
         yield rest
 
