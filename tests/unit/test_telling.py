@@ -19,6 +19,7 @@ from tidegate.config import JobConfig
 from tidegate.coordinator.execution import JobExecution
 from tidegate.coordinator.observing import JobStatus, JobView
 from tidegate.ids import SlotId
+from tidegate.launch import warn_of_late_results
 from tidegate.ports import NoCrashPoints
 from tidegate.storage.log import JobLog
 from tidegate.storage.paths import JobPaths
@@ -220,3 +221,20 @@ def test_a_job_from_which_something_came_or_that_read_nothing_or_was_restarted_s
     assert ended("numbers") == ["FINISHED\n"]
     assert ended("sums", started(1), started(2))[-1:] == ["FINISHED\n"]
     assert not any("no record" in line for line in ended("sums", started(1), started(2)))
+
+
+@pytest.mark.parametrize(
+    ("ends", "every_s", "is_told"),
+    [(False, None, True), (False, 1.0, False), (True, None, False)],
+    ids=["neither an end nor checkpoints", "checkpoints", "an end"],
+)
+def test_a_job_whose_collected_results_would_come_only_at_its_end_is_told_so(
+    ends: bool, every_s: float | None, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = tg.StreamEnvironment("job")
+    source = tg.DataGenerator(lambda n: n, rate=10.0, count=10 if ends else None)
+    env.from_source(source, uid="numbers").collect(uid="all")
+
+    warn_of_late_results(env._graph, JobConfig(interval_s=every_s, storage="memory"))
+
+    assert ("results of collect() come with checkpoints, and this job takes none" in caplog.text) == is_told
