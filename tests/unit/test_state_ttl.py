@@ -11,7 +11,7 @@ from state_backends import Backends
 from state_kit import Mean, stored_rows
 
 from tidegate.errors import CheckpointDamaged, ConfigurationError, TypeDeclarationError
-from tidegate.state import heap_ttl_tables
+from tidegate.state import heap_nested
 from tidegate.state.backend import bind_states
 from tidegate.state.declarations import AggregatingState, ListState, MapState, ReducingState, ValueState
 from tidegate.state.keys import key_type
@@ -358,7 +358,7 @@ def test_a_long_list_is_cleaned_up_from_its_front():
         assert step <= 400 or made.rocks is not None, "in RocksDB elements that were added together are one row"
         removed += step
 
-    assert heap_ttl_tables.ELEMENTS_AT_ONCE < 400
+    assert heap_nested.ELEMENTS_AT_ONCE < 400
     assert run.f.log.get() == ["new"] * 10
     assert [row.value for row in stored_rows(before.sections(), INT)] == [["new"] * 10]
     assert run.backend.clean_up(10_000) == 0

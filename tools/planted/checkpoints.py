@@ -424,7 +424,7 @@ MUTANTS = (
         "what has expired in RocksDB is stored and never swept",
         (
             Change(
-                "state/rocksdb_expiring.py",
+                "state/rocksdb_rows.py",
                 "    return cell if expiry_of(cell) > now_ms else None\n",
                 "    return cell\n",
             ),
