@@ -13,11 +13,11 @@ from rocksdb_kit import AMPLE, FORGETFUL, NONE, RocksBackends, Room, rocks_backe
 from state_kit import MAX_PARALLELISM, bound, plain
 
 from tidegate.errors import CheckpointDamaged, ConfigurationError, ProtocolViolation, TypeDeclarationError
-from tidegate.state.backend import bind_states
+from tidegate.state.backend import StoredFolder, bind_states
 from tidegate.state.declarations import ListState, MapState, ValueState
 from tidegate.state.key_groups import key_group
 from tidegate.state.keys import key_type
-from tidegate.state.rocksdb import RocksStateBackend, StoredFolder, sections_in
+from tidegate.state.rocksdb import RocksStateBackend, sections_in
 
 INT = key_type(int)
 ANY = key_type(None)

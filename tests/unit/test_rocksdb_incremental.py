@@ -15,8 +15,8 @@ from storage_kit import Storage
 from tidegate.errors import CheckpointDamaged, StorageError
 from tidegate.ids import CheckpointId
 from tidegate.protocol.shared_state import SharedFile, SharedStateRegistry
+from tidegate.state.backend import StoredFolder
 from tidegate.state.keys import key_type
-from tidegate.state.rocksdb import StoredFolder
 from tidegate.storage.state_files import SmallFile, StateFiles, StoredFile, fetch_state
 from tidegate.task.incremental import Lineage, store_increment
 
@@ -44,7 +44,7 @@ class Subtask:
         try:
             return store_increment(
                 self.lineage,
-                snapshot,
+                snapshot.files(),
                 self.storage,
                 CheckpointId(checkpoint),
                 lambda name: f"chk-{checkpoint}/a{self.attempt}/{name}",

@@ -151,11 +151,9 @@ class HeapSnapshot(KeyedSnapshot):
             table.write(writer)
             yield from writer.finish()
 
-    def changes(self, since: HeapSnapshot) -> Iterator[Section] | None:
-        """What differs from an older snapshot of the same backend, which was not released: whole keys at a time.
-
-        Keys that are gone are in sections of the kind `DELETED`. None: the two cannot be compared.
-        """
+    def changes(self, since: KeyedSnapshot) -> Iterator[Section] | None:
+        if not isinstance(since, HeapSnapshot):
+            return None
         found: list[Section] = []
         for (declaration, table), (_, older) in zip(self._frozen, since._frozen, strict=True):
             writer = SectionWriter(declaration, self._key_type, self._key_groups, self._max_parallelism, self._now_ms)

@@ -19,19 +19,18 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tidegate.errors import ProtocolViolation
-from tidegate.state.backend import KeyedSnapshot, Section
+from tidegate.state.backend import KeyedSnapshot, LocalFile, Section, StoredFolder
 from tidegate.state.declarations import Declaration, ListState, MapState, StoredValue, ValueState
 from tidegate.state.key_groups import overlap
 from tidegate.state.rocksdb_cache import Changes, RocksTable
 from tidegate.state.rocksdb_columns import RocksColumns, RocksColumnValue
-from tidegate.state.rocksdb_files import LocalFile, StateFolder, checkpoint_files, sweep
+from tidegate.state.rocksdb_files import StateFolder, checkpoint_files, sweep
 from tidegate.state.rocksdb_keys import Addresses, group_prefix
 from tidegate.state.rocksdb_lists import RocksLists
 from tidegate.state.rocksdb_maps import RocksMaps
@@ -57,16 +56,10 @@ if TYPE_CHECKING:
 _COPY_ROWS = 16_384
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFolder:
-    """The files of one old subtask's state, fetched to the local disk; they are used up by `restore_files`."""
-
-    folder: Path
-    key_groups: range  #: that the old subtask owned
-
-
 class RocksStateBackend(TableBackend[RocksTable]):
     """Keyed state of one operator in one subtask, in RocksDB."""
+
+    file_format = "rocksdb"
 
     def __init__(
         self,
@@ -187,19 +180,12 @@ class RocksStateBackend(TableBackend[RocksTable]):
     # -- restoring from files --------------------------------------------------------------------------------------
 
     def fetch_folder(self) -> Path:
-        """A folder that does not exist yet, on the same disk: where files to restore from are best fetched to."""
         return self._folder.new("fetched")
 
     def restore_files(self, stored: Sequence[StoredFolder]) -> bool:
-        """Continue from the files of old subtasks. Called after all states are bound, before the first record.
-
-        True: the files are now this database's own, so they need not be stored again by the next checkpoint. That is
-        so when there is one old subtask with the same key groups and nothing was declared anew. Else rows are copied:
-        those of our key groups, and where a type has changed they go the way of every stored column.
-
-        :raises ConfigurationError: for a state that is not declared any more, or is declared as another kind.
-        :raises TypeDeclarationError: for stored values of another type than the declared one.
-        :raises CheckpointDamaged: when the files are no database.
+        """The files become this database's own when there is one old subtask with the same key groups and nothing was
+        declared anew. Else rows are copied: those of our key groups, and where a type has changed they go the way of every
+        stored column.
         """
         if len(stored) == 1 and stored[0].key_groups == self.key_groups:
             with StoredStates(stored[0].folder, self._options) as states:
