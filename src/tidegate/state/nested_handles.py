@@ -75,7 +75,7 @@ class KeptList(ListHandle[T]):
         return list(kept) if give is None else [give(each) for each in kept]
 
     def add(self, value: T) -> None:
-        self._table.add(self._current, self._admitted((value,)))
+        self._table.add(self._current, [self._admit(value)])
 
     def add_all(self, values: Iterable[T]) -> None:
         kept = self._admitted(values)  # all or none: a misfit leaves the list as it was
@@ -111,6 +111,9 @@ class TimedList(KeptList[T]):
             expiry = now + lifetime.milliseconds
             self._table.replace(self._current, [(value, expiry if at > now else at) for value, at in visible])
         return found
+
+    def add(self, value: T) -> None:
+        self._table.add(self._current, [(self._admit(value), self._lifetime.expiry_ms())])
 
     def _admitted(self, values: Iterable[T]) -> list[Any]:
         admit, expiry = self._admit, self._lifetime.expiry_ms()
