@@ -11,7 +11,7 @@ import pytest
 from tidegate.errors import ProtocolViolation
 from tidegate.ids import CheckpointId
 from tidegate.protocol.shared_state import SharedFile, SharedStateRegistry
-from tidegate.state.rocksdb_files import LocalFile
+from tidegate.state.backend import LocalFile
 from tidegate.storage.state_files import StoredFile
 from tidegate.task.incremental import Lineage
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from state_kit import MAX_PARALLELISM, Everything
 
-from tidegate.state.backend import KeyedSnapshot, Section, bind_states
+from tidegate.state.backend import KeyedSnapshot, Section, StoredFolder, bind_states
 from tidegate.state.keys import KeyType
-from tidegate.state.rocksdb import RocksStateBackend, StoredFolder, sections_in
+from tidegate.state.rocksdb import RocksStateBackend, sections_in
 from tidegate.state.rocksdb_options import RocksMemory, RocksSettings, database_options
 from tidegate.state.rocksdb_store import StoredStates, open_database
 
@@ -66,7 +66,7 @@ class RocksBackends:
         """The files of a snapshot in a folder of their own, as a restore would have fetched them."""
         folder = self.folder / name
         folder.mkdir()
-        for file in snapshot.files():  # type: ignore[attr-defined]
+        for file in snapshot.files() or ():
             (folder / file.name).write_bytes(file.path.read_bytes())
         return StoredFolder(folder, key_groups)
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from rocksdb_kit import RocksBackends, Room
 from state_kit import MAX_PARALLELISM
 from state_model import LIFETIME_S, STATES, Kind, function_with, kind_of, life_of
-from test_rocksdb_incremental import Storage
+from storage_kit import Storage
 
 from tidegate.ids import EVENT_TIMERS, CheckpointId
 from tidegate.protocol.shared_state import SharedFile, SharedStateRegistry

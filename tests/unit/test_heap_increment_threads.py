@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from state_kit import MAX_PARALLELISM
-from test_rocksdb_incremental import Storage
+from storage_kit import Storage
 
 from tidegate.ids import CheckpointId
 from tidegate.state.backend import KeyedSnapshot, bind_states

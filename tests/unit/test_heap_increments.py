@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from state_kit import MAX_PARALLELISM, Everything, plain
-from test_rocksdb_incremental import Storage
+from storage_kit import Storage
 
 from matrices import in_turn
 from tidegate.errors import CheckpointDamaged

@@ -1,4 +1,4 @@
-"""What the RocksDB backend promises to user code and to snapshots, case by case."""
+"""What the RocksDB backend promises beyond what all backends do (test_state_contract.py): its rows, its files."""
 
 from __future__ import annotations
 
@@ -10,26 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from rocksdb_kit import AMPLE, FORGETFUL, NONE, RocksBackends, Room, rocks_backends
-from state_kit import MAX_PARALLELISM, Everything, bound, plain
-from test_state_heap import (  # the heap's promises that need no more than a function with state
-    Shop,
-    test_a_changed_value_is_seen_only_after_set,  # noqa: F401
-    test_a_map_behaves_like_a_dictionary,  # noqa: F401
-    test_a_mutable_default_is_not_shared,  # noqa: F401
-    test_a_value_that_fits_without_loss_is_kept_as_the_declared_type,  # noqa: F401
-    test_a_wrong_element_leaves_the_list_as_it_was,  # noqa: F401
-    test_iteration_sees_the_map_as_it_was_when_it_began,  # noqa: F401
-    test_none_is_a_value_of_an_optional_type_and_not_the_default,  # noqa: F401
-    test_pyflink_names_do_the_same,  # noqa: F401
-    test_what_was_handed_in_can_be_changed_without_changing_state,  # noqa: F401
-)
+from state_kit import MAX_PARALLELISM, bound, plain
 
 from tidegate.errors import CheckpointDamaged, ConfigurationError, ProtocolViolation, TypeDeclarationError
-from tidegate.state.backend import bind_states
+from tidegate.state.backend import StoredFolder, bind_states
 from tidegate.state.declarations import ListState, MapState, ValueState
 from tidegate.state.key_groups import key_group
 from tidegate.state.keys import key_type
-from tidegate.state.rocksdb import RocksStateBackend, StoredFolder, sections_in
+from tidegate.state.rocksdb import RocksStateBackend, sections_in
 
 INT = key_type(int)
 ANY = key_type(None)
@@ -40,64 +28,6 @@ ALL = range(MAX_PARALLELISM)
 def backends() -> Iterator[RocksBackends]:
     with rocks_backends() as made:
         yield made
-
-
-@pytest.fixture(params=[AMPLE, NONE], ids=["in memory", "on disk"])
-def shop(request: Any) -> Iterator[Any]:
-    with rocks_backends(request.param) as made:
-        backend, function = made.backend(INT), Shop()
-        bind_states(function, backend)
-        backend.set_current_key(1)
-        function.backend = backend
-        yield function
-
-
-# -- values ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("columnar", [False, True])
-@pytest.mark.parametrize("wrong", ["1", 1.5, None, True, 2**63, -(2**63) - 1])
-def test_a_value_that_does_not_fit_is_refused_when_it_is_set(backends, wrong, columnar):
-    backend, function = backends.bound(INT, columnar)
-    backend.set_current_key(1)
-    function.total.set(7)
-
-    with pytest.raises(TypeDeclarationError, match="state 'total'"):
-        function.total.set(wrong)
-    assert function.total.get() == 7
-
-
-def test_a_misfit_deep_inside_is_refused_at_once_with_the_name_of_the_state(shop):
-    with pytest.raises(TypeDeclarationError, match=r"state 'basket' .*field 'items' of Basket"):
-        shop.basket.set(type(shop.basket.get())("ann", [1]))
-    with pytest.raises(TypeDeclarationError, match="state 'shelves'"):
-        shop.shelves.put("top", ["one"])
-    with pytest.raises(TypeDeclarationError, match="state 'shelves'"):
-        shop.shelves.put(1, [1])
-
-
-@pytest.mark.parametrize("columnar", [False, True])
-def test_state_without_a_current_key_is_refused(backends, columnar):
-    backend, function = backends.bound(INT, columnar)
-    backend.set_current_key(1)
-    backend.clear_current_key()
-
-    for use in (
-        function.total.get,
-        lambda: function.total.set(1),
-        function.total.clear,
-        lambda: function.tags.set([1]),
-        function.log.get,
-        lambda: function.log.add("x"),
-        lambda: function.log.set([]),
-        lambda: function.counts.get("x"),
-        lambda: function.counts.put("x", 1),
-        lambda: len(function.counts),
-        function.counts.clear,
-        lambda: function.best.add(1),
-    ):
-        with pytest.raises(ConfigurationError, match="no key is current"):
-            use()
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -550,23 +480,3 @@ def test_a_job_that_changes_to_the_heap_reads_the_files(backends):
         heap.restore(section.state, section.kind, [section.rows])
 
     assert plain(heap.snapshot().sections(), INT)["log"] == expected
-
-
-def test_restore_takes_only_its_own_key_groups_when_told(backends):
-    heap, function = bound(INT, False)
-    for key in range(50):
-        heap.set_current_key(key)
-        function.total.set(key)
-    own = range(4)
-    backend, _ = backends.bound(INT, False, own)
-    for section in heap.snapshot().sections():
-        backend.restore(section.state, section.kind, [section.rows], only_own_key_groups=True)
-
-    expected = {key: key for key in range(50) if key_group(INT.hash(key), MAX_PARALLELISM) in own}
-    assert plain(backend.snapshot().sections(), INT)["total"] == expected
-
-
-def test_binding_again_gives_the_same_handle(backends):
-    backend = backends.backend(INT)
-
-    assert backend.bind(Everything.total) is backend.bind(Everything.total)

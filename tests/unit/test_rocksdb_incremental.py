@@ -4,51 +4,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rocksdb_kit import RocksBackends, rocks_backends
 from state_kit import MAX_PARALLELISM, plain
+from storage_kit import Storage
 
 from tidegate.errors import CheckpointDamaged, StorageError
 from tidegate.ids import CheckpointId
 from tidegate.protocol.shared_state import SharedFile, SharedStateRegistry
+from tidegate.state.backend import StoredFolder
 from tidegate.state.keys import key_type
-from tidegate.state.rocksdb import StoredFolder
 from tidegate.storage.state_files import SmallFile, StateFiles, StoredFile, fetch_state
-from tidegate.storage.store import StorageNotFound
 from tidegate.task.incremental import Lineage, store_increment
 
 INT = key_type(int)
 ALL = range(MAX_PARALLELISM)
-
-
-@dataclass
-class Storage:
-    """In memory; the n-th put from now on can be made to fail."""
-
-    objects: dict[str, bytes] = field(default_factory=dict)
-    puts: list[str] = field(default_factory=list)
-    failing_put: int | None = None
-
-    def put(self, path: str, data: bytes) -> None:
-        if self.failing_put is not None and len(self.puts) >= self.failing_put:
-            raise StorageError("the storage is full")
-        self.puts.append(path)
-        self.objects[path] = bytes(data)
-
-    def get_range(self, path: str, start: int, length: int) -> bytes:
-        if path not in self.objects:
-            raise StorageNotFound(f"{path} does not exist", uri=path)
-        return self.objects[path][start : start + length]
-
-    def uri(self, path: str) -> str:
-        return path
-
-    def delete(self, path: str) -> None:
-        self.objects.pop(path, None)
 
 
 class Subtask:
@@ -71,7 +44,7 @@ class Subtask:
         try:
             return store_increment(
                 self.lineage,
-                snapshot,
+                snapshot.files(),
                 self.storage,
                 CheckpointId(checkpoint),
                 lambda name: f"chk-{checkpoint}/a{self.attempt}/{name}",

@@ -17,14 +17,15 @@ from tidegate.errors import CheckpointDamaged, TypeDeclarationError
 from tidegate.state.declarations import ValueState
 from tidegate.state.keys import key_type
 from tidegate.state.namespaces import in_namespace
-from tidegate.state.rocksdb_expiring import cells_for, live_cell
 from tidegate.state.rocksdb_keys import Addresses, parts_of
 from tidegate.state.rocksdb_rows import (
     ROW_FORMAT_VERSION,
     MapKeys,
+    cells_for,
     cells_of,
     column_of_cells,
     encode_elements,
+    live_cell,
 )
 from tidegate.state.ttl import Ttl
 from tidegate.types import NaiveDatetime, Pickled, data_type

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rocksdb_kit import AMPLE, NONE, RocksBackends, rocks_backends
-from state_kit import backend_for
+from state_backends import EVERY_BACKEND, Backends, backends_of
 
 from tidegate.errors import TypeDeclarationError
 from tidegate.state.declarations import ValueState
@@ -23,23 +22,22 @@ KEYS = st.sampled_from([0.0, -0.0, 1.5, float("nan")])  # two of them are one ke
 CALLS = st.lists(st.lists(st.tuples(KEYS, st.floats() | st.sampled_from([-0.5, 0.5])), max_size=60), max_size=4)
 
 
-@pytest.fixture(scope="module", params=[AMPLE, NONE], ids=["memory", "no memory"])
-def rocks(request: pytest.FixtureRequest) -> Iterator[RocksBackends]:
-    with rocks_backends(request.param) as made:
-        yield made
+@pytest.fixture(scope="module", params=EVERY_BACKEND)
+def made(request: pytest.FixtureRequest) -> Iterator[Backends]:
+    with backends_of(request.param) as backends:
+        yield backends
 
 
 @pytest.mark.parametrize("how", ["min", "max"])
 @pytest.mark.parametrize("default", [None, 0.25])
 @pytest.mark.parametrize("ttl", [None, Ttl("1h")])
 @pytest.mark.parametrize("columnar", [False, True])
-@pytest.mark.parametrize("where", ["heap", "rocksdb"])
 @settings(max_examples=15, deadline=None)
 @given(calls=CALLS)
 def test_each_row_gives_the_least_or_greatest_so_far(
-    rocks: RocksBackends, where: str, columnar: bool, ttl: Any, default: Any, how: Any, calls: Any
+    made: Backends, columnar: bool, ttl: Any, default: Any, how: Any, calls: Any
 ) -> None:
-    backend = backend_for(FLOAT) if where == "heap" else rocks.backend(FLOAT)
+    backend = made.new(FLOAT)
     declaration = ValueState(float, default=default, ttl=ttl)
     declaration.name = "value"
     handle: Any = backend.bind(declaration, columnar)
@@ -60,9 +58,9 @@ def test_each_row_gives_the_least_or_greatest_so_far(
     backend.close()
 
 
-def test_what_is_no_number_cannot_be_folded() -> None:
+def test_what_is_no_number_cannot_be_folded(made: Backends) -> None:
     declaration = ValueState(str)
     declaration.name = "text"
-    handle: Any = backend_for(FLOAT).bind(declaration)
+    handle: Any = made.new(FLOAT).bind(declaration)
     with pytest.raises(TypeDeclarationError, match="'text'"):
         handle.fold_many(pa.array([1.0]), pa.array(["a"]), "min")

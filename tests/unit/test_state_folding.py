@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from state_kit import Mean, backend_for, bound
+from state_backends import Backends
+from state_kit import Mean
 
 from tidegate.api.aggregates import AggregateFunction
 from tidegate.errors import ConfigurationError, TypeDeclarationError
@@ -69,9 +70,8 @@ class Folds:
 
 
 @pytest.fixture
-def folds() -> Any:
-    backend, function = backend_for(INT), Folds()
-    bind_states(function, backend)
+def folds(backends: Backends) -> Any:
+    backend, function = backends.bound(INT, function=Folds())
     backend.set_current_key(1)
     function.backend = backend
     return function
@@ -135,12 +135,12 @@ def test_none_that_was_stored_is_not_nothing(folds):
     assert folds.either.get() == 2
 
 
-def test_a_result_that_does_not_fit_is_refused_and_changes_nothing():
+def test_a_result_that_does_not_fit_is_refused_and_changes_nothing(backends):
     class Broken:
         total = ReducingState(int, lambda a, b: f"{a}{b}")
         forgetful = AggregatingState(type("Forgetful", (Mean,), {"add": lambda self, value, acc: acc.append(value)})())
 
-    backend, function = backend_for(INT), Broken()
+    backend, function = backends.new(INT), Broken()
     bind_states(function, backend)
     backend.set_current_key(1)
     function.total.add(1)
@@ -153,12 +153,12 @@ def test_a_result_that_does_not_fit_is_refused_and_changes_nothing():
     assert function.forgetful.get() is None
 
 
-def test_they_are_stored_under_their_own_kind_and_restored(folds):
+def test_they_are_stored_under_their_own_kind_and_restored(backends, folds):
     folds.total.add(7)
     folds.mean.add(4)
     folds.longest.add(None)
     sections = list(folds.backend.snapshot().sections())
-    again, backend = Folds(), backend_for(INT)
+    again, backend = Folds(), backends.new(INT)
     bind_states(again, backend)
     for section in sections:
         backend.restore(section.state, section.kind, [section.rows])
@@ -198,8 +198,8 @@ def test_their_declarations_are_known_before_anything_runs():
 
 
 @pytest.mark.parametrize("columnar", [False, True])
-def test_each_namespace_has_state_of_its_own(columnar):
-    backend, function = bound(INT, columnar)
+def test_each_namespace_has_state_of_its_own(backends, columnar):
+    backend, function = backends.bound(INT, columnar)
     for number, namespace in enumerate([b"", b"a", b"b"], 1):
         backend.set_current_key(7)
         backend.set_current_namespace(namespace)
@@ -216,8 +216,8 @@ def test_each_namespace_has_state_of_its_own(columnar):
     assert found == [(1, {"n": 1}), (0, {}), (3, {"n": 3}), (0, {})]
 
 
-def test_a_key_begins_in_the_empty_namespace():
-    backend, function = bound(INT, False)
+def test_a_key_begins_in_the_empty_namespace(backends):
+    backend, function = backends.bound(INT, False)
     backend.set_current_key(1)
     backend.set_current_namespace(b"w")
     function.total.set(5)
@@ -227,8 +227,8 @@ def test_a_key_begins_in_the_empty_namespace():
 
 
 @pytest.mark.parametrize("columnar", [False, True])
-def test_columns_of_keys_work_in_the_empty_namespace(columnar):
-    backend, function = bound(INT, columnar)
+def test_columns_of_keys_work_in_the_empty_namespace(backends, columnar):
+    backend, function = backends.bound(INT, columnar)
     backend.set_current_key(1)
     backend.set_current_namespace(b"w")
     function.total.set(5)
@@ -238,9 +238,9 @@ def test_columns_of_keys_work_in_the_empty_namespace(columnar):
     assert function.total.get_many(pa.array([1, 2])).to_pylist() == [1, 1]
 
 
-def test_a_key_that_looks_like_a_key_in_a_namespace_is_not_one():
+def test_a_key_that_looks_like_a_key_in_a_namespace_is_not_one(backends):
     pair = key_type(tuple[int, bytes])
-    backend, function = bound(pair, False)
+    backend, function = backends.bound(pair, False)
     backend.set_current_key(pair.normalise((1, b"w")))
     function.total.set(1)
     backend.set_current_key(pair.normalise((1, b"")))
@@ -249,14 +249,14 @@ def test_a_key_that_looks_like_a_key_in_a_namespace_is_not_one():
     assert function.total.get() == 0
 
 
-def test_rows_of_another_subtasks_keys_are_left_out_whatever_their_namespace():
-    backend, function = bound(INT, False)
+def test_rows_of_another_subtasks_keys_are_left_out_whatever_their_namespace(backends):
+    backend, function = backends.bound(INT, False)
     for key in range(50):
         backend.set_current_key(key)
         backend.set_current_namespace(b"w")
         function.total.set(key)
     sections = list(backend.snapshot().sections())
-    halves = [backend_for(INT, range(8)), backend_for(INT, range(8, 16))]
+    halves = [backends.new(INT, range(8)), backends.new(INT, range(8, 16))]
     for half in halves:
         half.bind(declared_states(function)["total"])
         for section in sections:
@@ -267,8 +267,8 @@ def test_rows_of_another_subtasks_keys_are_left_out_whatever_their_namespace():
     assert all(sizes)
 
 
-def test_rows_without_a_namespace_are_in_the_empty_one():
-    backend, function = bound(INT, False)
+def test_rows_without_a_namespace_are_in_the_empty_one(backends):
+    backend, function = backends.bound(INT, False)
     keys = pa.array([INT.encode(1), INT.encode(2)], pa.binary())
     backend.restore("total", "value", [pa.RecordBatch.from_pydict({"key": keys, "value": pa.array([5, 6])})])
     with_nulls = {"key": keys, "namespace": pa.array([None, b"w"], pa.binary()), "value": pa.array([7, 8])}
@@ -293,7 +293,8 @@ def test_merging_moves_what_the_sources_have_into_the_target(folds):
     for namespace in (b"a", b"c", b"never used"):
         folds.backend.set_current_namespace(namespace)
         assert (folds.total.get(), folds.mean.get(), folds.log.get()) == (None, None, [])
-    assert folds.backend.state_size()["total"] == 1
+    stored = [section.rows.num_rows for section in folds.backend.snapshot().sections() if section.state == "total"]
+    assert stored == [1]
 
 
 def test_only_kinds_that_say_how_can_be_merged(folds):

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from state_kit import Mean
+from state_kit import Mean, bound
 
-from tidegate.errors import ProtocolViolation
+from tidegate.errors import ProtocolViolation, TypeDeclarationError
 from tidegate.state.backend import Section, bind_states
 from tidegate.state.declarations import AggregatingState, ListState, MapState, ReducingState, ValueState
 from tidegate.state.heap import HeapStateBackend
@@ -227,3 +227,13 @@ def test_an_int_key_of_another_subtask_is_refused_by_name_also_in_an_array() -> 
         writer = SectionWriter(States.value, key_type(int), range(0), 128)
         with pytest.raises(ProtocolViolation, match="holds the key 17 of key group"):
             writer.add_value_column(keys, pa.array([1, 2]))
+
+
+def test_a_misfit_deep_inside_a_value_is_found_on_the_heap_by_the_snapshot_which_names_state_and_key():
+    backend, function = bound(key_type(int), columnar=False)
+    for key, tags in ((1, ["one"]), (2, [2])):
+        backend.set_current_key(key)
+        function.tags.set(tags)
+
+    with pytest.raises(TypeDeclarationError, match=r"state 'tags' .* under the key 1 is not"):
+        list(backend.snapshot().sections())

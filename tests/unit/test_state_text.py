@@ -5,17 +5,14 @@ It would be found by the next checkpoint otherwise, and by each one after it: th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rocksdb_kit import AMPLE, NONE, rocks_backends
-from state_kit import MAX_PARALLELISM
+from state_backends import Backends
 
 import tidegate as tg
 from tidegate.errors import TypeDeclarationError
-from tidegate.state.backend import KeyedStateBackend, bind_states
-from tidegate.state.heap import HeapStateBackend
 from tidegate.state.keys import key_type
 
 LONE = "half of a pair: \ud83d"
@@ -39,15 +36,6 @@ class Fleeting:
     longest = tg.ReducingState(str, lambda a, b: max(a, b, key=len), ttl=tg.Ttl("10s"))
 
 
-@pytest.fixture(params=["heap", "rocksdb", "rocksdb without memory"])
-def backend(request: pytest.FixtureRequest) -> Iterator[KeyedStateBackend]:
-    if request.param == "heap":
-        yield HeapStateBackend(INT, range(MAX_PARALLELISM), MAX_PARALLELISM)
-        return
-    with rocks_backends(AMPLE if request.param == "rocksdb" else NONE) as made:
-        yield made.backend(INT)
-
-
 WAYS_IN: dict[str, Callable[[Any, str], Any]] = {
     "note": lambda notes, text: notes.note.set(text),
     "maybe": lambda notes, text: notes.maybe.set(text),
@@ -64,10 +52,9 @@ WAYS_IN: dict[str, Callable[[Any, str], Any]] = {
 @pytest.mark.parametrize("way", WAYS_IN)
 @pytest.mark.parametrize("of", [Notes, Fleeting])
 def test_text_with_a_lone_surrogate_is_refused_where_it_is_set_and_other_text_is_kept(
-    backend: KeyedStateBackend, of: type, way: str
+    backends: Backends, of: type, way: str
 ) -> None:
-    notes = of()
-    bind_states(notes, backend)
+    backend, notes = backends.bound(INT, function=of())
     backend.set_current_key(1)
     for text in WHOLE:
         WAYS_IN[way](notes, text)

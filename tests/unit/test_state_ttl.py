@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from rocksdb_kit import AMPLE, NONE, RocksBackends, rocks_backends
-from state_kit import Mean, backend_for, stored_rows
+from state_backends import Backends
+from state_kit import Mean, stored_rows
 
 from tidegate.errors import CheckpointDamaged, ConfigurationError, TypeDeclarationError
-from tidegate.state import heap_ttl_tables
+from tidegate.state import heap_nested
 from tidegate.state.backend import bind_states
 from tidegate.state.declarations import AggregatingState, ListState, MapState, ReducingState, ValueState
 from tidegate.state.keys import key_type
@@ -19,8 +19,7 @@ from tidegate.state.ttl import Ttl
 from tidegate.testing.clock import ManualClock
 
 INT = key_type(int)
-ROOMS = {"rocksdb": AMPLE, "rocksdb without memory": NONE}
-made: RocksBackends | None = None  #: None: the heap's turn
+made: Backends  #: of the test that runs
 TEN = Ttl("10s")
 READ = Ttl("10s", update="read_and_write")
 SHOWN = Ttl("10s", visibility="return_expired_if_not_cleaned_up")
@@ -38,19 +37,14 @@ def states(ttl: Ttl | None) -> type:
     return States
 
 
-@pytest.fixture(params=["heap", *ROOMS], autouse=True)
-def _each_backend(request):
+@pytest.fixture(autouse=True)
+def _each_backend(backends: Backends) -> None:
     global made
-    if request.param == "heap":
-        yield
-        return
-    with rocks_backends(ROOMS[request.param]) as made:
-        yield
-    made = None
+    made = backends
 
 
 def new_backend(clock: ManualClock) -> Any:
-    return backend_for(INT, wall_clock=clock) if made is None else made.backend(INT, wall_clock=clock)
+    return made.new(INT, wall_clock=clock)
 
 
 class Run:
@@ -90,7 +84,7 @@ class Run:
     def kept(self) -> dict[str, int]:
         """How much is there, expired or not: keys, in RocksDB rows."""
         sizes = self.backend.state_size()
-        return sizes if made is None else {name: made.rows_of(self.backend, name) for name in sizes}
+        return sizes if made.rocks is None else {name: made.rocks.rows_of(self.backend, name) for name in sizes}
 
     def restored(self, ttl: Ttl | None) -> Run:
         again = Run(ttl, self.clock)
@@ -356,15 +350,15 @@ def test_a_long_list_is_cleaned_up_from_its_front():
     run.f.log.add_all(["new"] * 10)
     run.clock.advance(5)
     before = run.backend.snapshot()
-    if made is not None:
+    if made.rocks is not None:
         run.settle()
     removed = 0
     while removed < 1_000:
         step = run.backend.clean_up(400)
-        assert step <= 400 or made is not None, "in RocksDB elements that were added together are one row"
+        assert step <= 400 or made.rocks is not None, "in RocksDB elements that were added together are one row"
         removed += step
 
-    assert heap_ttl_tables.ELEMENTS_AT_ONCE < 400
+    assert heap_nested.ELEMENTS_AT_ONCE < 400
     assert run.f.log.get() == ["new"] * 10
     assert [row.value for row in stored_rows(before.sections(), INT)] == [["new"] * 10]
     assert run.backend.clean_up(10_000) == 0

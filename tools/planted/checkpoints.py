@@ -400,9 +400,9 @@ MUTANTS = (
         "a subtask builds an increment on a checkpoint that may never complete",
         (
             Change(
-                "task/keyed_files.py",
-                "            self._pending[checkpoint] = _Stored(",
-                "            self._base = self._pending[checkpoint] = _Stored(",
+                "protocol/owned_state.py",
+                "        self.pending[checkpoint] = owned\n",
+                "        self.base = self.pending[checkpoint] = owned\n",
             ),
         ),
         (HEAP_INCREMENTS,),
@@ -424,7 +424,7 @@ MUTANTS = (
         "what has expired in RocksDB is stored and never swept",
         (
             Change(
-                "state/rocksdb_expiring.py",
+                "state/rocksdb_rows.py",
                 "    return cell if expiry_of(cell) > now_ms else None\n",
                 "    return cell\n",
             ),

@@ -131,9 +131,9 @@ MUTANTS = (
         "a snapshot that was given up before it was stored stays in memory",
         (
             Change(
-                "task/keyed_files.py",
-                "            if newest and checkpoint not in self._given_up:",
-                "            if newest:",
+                "protocol/owned_state.py",
+                "        if checkpoint <= self._base_id or checkpoint in self._given_up:\n",
+                "        if checkpoint <= self._base_id:\n",
             ),
         ),
         _THREADS,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tidegate.ids import KeyGroup
-from tidegate.state.backend import Section
+from tidegate.state.backend import Section, StoredFolder
 from tidegate.state.heap_increments import merge_increments
 from tidegate.state.key_groups import overlap
 from tidegate.storage.increment_file import read_increment_file
@@ -28,7 +28,7 @@ def stored_sections(storage: FileStorage, state: StateFiles, key_groups: range) 
             part = range(start, min(start + KEY_GROUPS_AT_ONCE, wanted.stop))
             yield from merge_increments([list(_increment(storage, file, part)) for file in state.files])
         return
-    from tidegate.state.rocksdb import StoredFolder, sections_in
+    from tidegate.state.rocksdb import sections_in
 
     base = Path(tempfile.mkdtemp(prefix="tidegate-restore-"))
     try:

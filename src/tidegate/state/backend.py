@@ -13,8 +13,10 @@ Invariant 4. What has expired (state/ttl.py) is in no section and is never retur
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from tidegate.state.declarations import declared_states
 
@@ -51,6 +53,24 @@ class Section(NamedTuple):
     rows: pa.RecordBatch
 
 
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """A file on this disk, with state of one moment."""
+
+    name: str
+    path: Path
+    size: int
+    shareable: bool  #: it never changes under its name, so later checkpoints can refer to it
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFolder:
+    """The files of one old subtask's state, fetched to the local disk; they are used up by `restore_files`."""
+
+    folder: Path
+    key_groups: range  #: that the old subtask owned
+
+
 class KeyedSnapshot(ABC):
     """The state at one moment. Read once, at any later time, then released; releasing without reading is fine."""
 
@@ -62,6 +82,17 @@ class KeyedSnapshot(ABC):
         :raises TypeDeclarationError: for a value that does not fit its declared type; names the state and the key.
         """
 
+    def changes(self, since: KeyedSnapshot) -> Iterator[Section] | None:
+        """What differs from an older snapshot of the same backend, which was not released: whole keys at a time.
+
+        Keys that are gone are in sections of the kind `DELETED`. None: the two cannot be compared.
+        """
+        return None
+
+    def files(self) -> list[LocalFile] | None:
+        """The files that hold this state, until `release`; None where the backend has no `file_format`."""
+        return None
+
     @abstractmethod
     def release(self) -> None:
         """Nothing will be read any more. May be called from any thread, and twice."""
@@ -71,6 +102,8 @@ class KeyedStateBackend(ABC):
     """Keyed state of one operator in one subtask, for the keys of its `key_groups`."""
 
     key_groups: range
+    #: What the files are that its snapshots consist of; None: there are none, and increments are made of `changes`.
+    file_format: ClassVar[str | None] = None
 
     @abstractmethod
     def bind(self, declaration: Declaration, columnar: bool = False) -> Handle:
@@ -119,6 +152,21 @@ class KeyedStateBackend(ABC):
         :raises ConfigurationError: for a state that is not declared, or is declared as another kind.
         :raises TypeDeclarationError: for stored values of another type than the declared one.
         """
+
+    def fetch_folder(self) -> Path:
+        """A folder that does not exist yet, on the same disk: where files to restore from are best fetched to."""
+        raise NotImplementedError(f"{type(self).__name__} has no files")
+
+    def restore_files(self, stored: Sequence[StoredFolder]) -> bool:
+        """Continue from files of its own `file_format`. Called after all states are bound, before the first record.
+
+        True: the files are now this backend's own, so they need not be stored again by the next checkpoint.
+
+        :raises ConfigurationError: for a state that is not declared any more, or is declared as another kind.
+        :raises TypeDeclarationError: for stored values of another type than the declared one.
+        :raises CheckpointDamaged: when the files are not of that format.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no files")
 
     def clean_up(self, budget_entries: int) -> int:
         """Look at the next entries that can expire, at most so many, and forget those that have; how many they were.

@@ -8,7 +8,7 @@ snapshot, which names the state and the key.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -119,6 +119,18 @@ class Fitter:
             f"state {self._declaration.name!r} ({self._declaration.line}): {error.message}",
             **{**error.context, "state": self._declaration.name},
         )
+
+
+class Intake(NamedTuple):
+    """In and out of the form in which a table keeps values."""
+
+    admit: Callable[[Any], Any]  #: a value as it is to be kept; raises TypeDeclarationError
+    give: Callable[[Any], Any] | None  #: what is kept, as the caller's own; None: as it is, because it cannot change
+
+
+def heap_intake(declaration: Declaration, data_type: DataType) -> Intake:
+    """Values are kept as the objects that they are."""
+    return Intake(Fitter(declaration, data_type).fit, None if data_type.immutable else data_type.copy)
 
 
 def _python_class(data_type: DataType) -> type | None:

@@ -1,43 +1,37 @@
 """The heap backend: keyed state in the memory of the worker. Executor.
 
-A state is a table, in one of two layouts with the same stored form: dictionaries (state/heap_dict.py), or numpy columns
+A state is a table, in one of two layouts with the same stored form: dictionaries (state/heap_tables.py), or numpy columns
 for numbers that are used in batches (state/heap_columns.py). Both are copied piece by piece on the first write after a
 snapshot began, so the synchronous part of a snapshot takes microseconds whatever the size of the state.
 
-State with a TTL is in dictionaries that keep an expiry with each entry (state/heap_ttl_tables.py), also where columns
-were asked for.
+State with a TTL is in dictionaries of `Timed` values (state/timed.py), also where columns were asked for.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tidegate.state.backend import KeyedSnapshot, Section
 from tidegate.state.declarations import Declaration, ListState, MapState, StoredValue, ValueState
-from tidegate.state.expiring import ExpiringList, ExpiringMap, ExpiringValue, Surroundings
-from tidegate.state.fitting import Fitter
+from tidegate.state.fitting import Intake, heap_intake
 from tidegate.state.heap_columns import ColumnTable, ColumnValue
-from tidegate.state.heap_dict import DictList, DictMap, value_handle
-from tidegate.state.heap_tables import CHUNK_MASK, ListTable, MapTable, ValueTable
+from tidegate.state.heap_nested import ListTable, MapTable
+from tidegate.state.heap_tables import CHUNK_MASK, DictTable, Moment, ValueTable
 from tidegate.state.heap_timers import HeapTimers
-from tidegate.state.heap_ttl_tables import ExpiringLists, ExpiringMaps, ExpiringTable, ExpiringValues, Moment
+from tidegate.state.heap_values import value_handle
 from tidegate.state.map_keys import map_key_fit
 from tidegate.state.section_writer import SectionWriter
 from tidegate.state.table_backend import StateTable, TableBackend
-from tidegate.state.ttl import Lifetime
 
 if TYPE_CHECKING:
     from tidegate.state.backend import Handle
     from tidegate.state.handles import ValueHandle
     from tidegate.state.keys import KeyType
     from tidegate.state.timers import TimerState
-    from tidegate.state.ttl import Ttl
-
-ExpiringT = TypeVar("ExpiringT", bound=ExpiringTable)
+    from tidegate.types import DataType
 
 
 class FrozenTable(Protocol):
@@ -75,50 +69,35 @@ class HeapStateBackend(TableBackend[Table]):
     ) -> None:
         """`incremental`: snapshots can be compared with older ones that were not released (`HeapSnapshot.changes`)."""
         super().__init__(key_type, key_groups, max_parallelism, wall_clock)
-        self._swept: list[ExpiringTable] = []  # the tables whose entries expire
         self._incremental = incremental
         self._swept_at = Moment()
         self._sweep = self._rounds()
 
-    def _new_value(self, declaration: StoredValue, columnar: bool) -> tuple[Table, ValueHandle[Any]]:
-        if declaration.ttl is not None:
-            expiring = self._expiring(ExpiringValues, declaration.ttl)
-            return expiring, ExpiringValue(declaration, expiring, self.key_type, self._around(declaration))
+    def _intake(self, declaration: Declaration, data_type: DataType) -> Intake:
+        return heap_intake(declaration, data_type)
+
+    def _intake_of_map_keys(self, declaration: MapState[Any, Any]) -> Intake:
+        return Intake(map_key_fit(declaration), None)
+
+    def _new_plain_value(self, declaration: StoredValue, columnar: bool) -> tuple[Table, ValueHandle[Any]]:
         if columnar and isinstance(declaration, ValueState) and declaration.value_type.numpy is not None:
             columns = ColumnTable(declaration, self.key_type, self._incremental)
             return columns, ColumnValue(declaration, columns, self._current)
-        values = ValueTable()
+        values = self._new_values(declaration)
         return values, value_handle(declaration, values, self._current, self.key_type)
 
-    def _new_list(self, declaration: ListState[Any]) -> tuple[Table, Handle]:
-        if declaration.ttl is not None:
-            expiring = self._expiring(ExpiringLists, declaration.ttl)
-            return expiring, ExpiringList(expiring, self._around(declaration))
-        lists = ListTable()
-        return lists, DictList(declaration, lists, self._current)
+    def _new_values(self, declaration: StoredValue) -> ValueTable:
+        return ValueTable(declaration.ttl is not None)
 
-    def _new_map(self, declaration: MapState[Any, Any]) -> tuple[Table, Handle]:
-        if declaration.ttl is not None:
-            expiring = self._expiring(ExpiringMaps, declaration.ttl)
-            admit_key = map_key_fit(declaration)
-            return expiring, ExpiringMap(expiring, replace(self._around(declaration), admit_key=admit_key))
-        maps = MapTable()
-        return maps, DictMap(declaration, maps, self._current)
+    def _new_lists(self, declaration: ListState[Any]) -> ListTable:
+        return ListTable(declaration.ttl is not None)
+
+    def _new_maps(self, declaration: MapState[Any, Any]) -> MapTable:
+        return MapTable(declaration.ttl is not None)
 
     def _new_timers(self, declaration: TimerState) -> tuple[Table, Handle]:
         timers = HeapTimers()
         return timers, timers
-
-    def _expiring(self, table: Callable[[int], ExpiringT], ttl: Ttl) -> ExpiringT:
-        made = table(ttl.milliseconds)
-        self._swept.append(made)
-        return made
-
-    def _around(self, declaration: Declaration) -> Surroundings:
-        assert declaration.ttl is not None
-        fit = Fitter(declaration, declaration.value_type).fit
-        lifetime = Lifetime(declaration.ttl, self._wall_clock)
-        return Surroundings(self._current_key, lifetime, admit=fit, give=declaration.value_type.copy)
 
     def set_current_key(self, key: Hashable) -> None:
         current = self._current
@@ -141,7 +120,8 @@ class HeapStateBackend(TableBackend[Table]):
     def _rounds(self) -> Iterator[int]:
         """For ever; taken a few steps at a time, and only when there is something to sweep."""
         while True:
-            for table in self._swept:
+            for table in list(self._swept):
+                assert isinstance(table, DictTable)  # with a TTL there are no columns
                 yield from table.sweep(self._swept_at)
 
     def state_size(self) -> dict[str, int]:
@@ -171,11 +151,9 @@ class HeapSnapshot(KeyedSnapshot):
             table.write(writer)
             yield from writer.finish()
 
-    def changes(self, since: HeapSnapshot) -> Iterator[Section] | None:
-        """What differs from an older snapshot of the same backend, which was not released: whole keys at a time.
-
-        Keys that are gone are in sections of the kind `DELETED`. None: the two cannot be compared.
-        """
+    def changes(self, since: KeyedSnapshot) -> Iterator[Section] | None:
+        if not isinstance(since, HeapSnapshot):
+            return None
         found: list[Section] = []
         for (declaration, table), (_, older) in zip(self._frozen, since._frozen, strict=True):
             writer = SectionWriter(declaration, self._key_type, self._key_groups, self._max_parallelism, self._now_ms)

@@ -11,30 +11,30 @@ reads a snapshot of them while the task goes on:
     read:    the snapshot's thread takes what was saved; else a copy of the chunk, if nothing was saved by then
     release: with the last snapshot gone, every chunk is owned again
 
-Invariant 1. A chunk that is not owned has not changed since the newest live snapshot.
-Invariant 2. In a nested table (lists, maps) an inner object is changed only if it was made or copied after the newest
-             live snapshot: the chunk is owned, and its `fresh` is None (no snapshot is live) or has the key.
+Invariant. A chunk that is not owned has not changed since the newest live snapshot.
 
 Copying a dictionary, or saving its entries, is one step for all other threads: no code of Python's runs in between.
 
 Entries are saved in numpy arrays, because the cyclic garbage collector does not look into these. Copies as dictionaries
 would be a million new references for it to follow, several times over: seen as pauses of 40 to 500 ms.
 
-With 1,024 chunks a million keys make chunks of a thousand: saving one costs about 20 microseconds. One inner map is
-copied whole, so a single map of a million entries costs its writer tens of milliseconds once after each snapshot.
+With 1,024 chunks a million keys make chunks of a thousand: saving one costs about 20 microseconds.
+
+Values are here, lists and maps in state/heap_nested.py.
 """
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from tidegate.errors import ConfigurationError
+from tidegate.state.declarations import ABSENT
 from tidegate.state.namespaces import is_namespaced
 from tidegate.state.sections import PIECE_ROWS
 
@@ -105,12 +105,22 @@ class _NoCurrentKey(dict[Any, Any]):
         refuse_without_key()
 
 
+class Moment:
+    """What the clock showed when a few steps of a sweep began: it is asked once for all of them."""
+
+    __slots__ = ("ms",)
+
+    def __init__(self) -> None:
+        self.ms = 0
+
+
 class DictTable(ABC):
     """What all keys of one state have."""
 
-    __slots__ = ("_lock", "_snapshots", "chunks", "fresh", "owned")
+    __slots__ = ("_lock", "_snapshots", "chunks", "fresh", "owned", "timed")
 
-    def __init__(self) -> None:
+    def __init__(self, timed: bool = False) -> None:
+        self.timed = timed  #: what is kept are `Timed` (state/timed.py)
         self.chunks: list[Chunk] = [*({} for _ in range(CHUNKS)), _NoCurrentKey()]
         self.owned = bytearray(_ALL + b"\x01")
         self.fresh: list[set[Any] | None] = [None] * (CHUNKS + 1)
@@ -162,12 +172,31 @@ class DictTable(ABC):
         """The keys in the empty namespace; what is changed of the last one meanwhile disturbs nothing."""
         for chunk in range(CHUNKS):
             yield from [
-                key for key, kept in self.chunks[chunk].items() if not is_namespaced(key) and self.is_live(kept, now_ms)
+                key
+                for key, kept in self.chunks[chunk].items()
+                if not is_namespaced(key) and (not self.timed or self.is_live(kept, now_ms))
             ]
 
+    # -- where what is kept are `Timed` ------------------------------------------------------------------------------
+
+    @abstractmethod
     def is_live(self, kept: Any, now_ms: int) -> bool:
         """Whether anything of what a key has is still to be seen."""
-        return True
+
+    def sweep(self, now: Moment) -> Iterator[int]:
+        """One round over the table; each step looks at one entry or one chunk, and gives how many entries it has forgotten.
+
+        The task's thread takes a few steps at a time and never looks at everything at once. An entry that is written
+        meanwhile is seen in this round or the next.
+        """
+        for chunk in range(CHUNKS):
+            yield 0
+            for key in list(self.chunks[chunk]):
+                yield from self._expire(chunk, key, now)
+
+    @abstractmethod
+    def _expire(self, chunk: int, key: Any, now: Moment) -> Iterator[int]:
+        """The steps of a sweep over one key, which may be gone by now."""
 
     def __len__(self) -> int:
         return sum(map(len, self.chunks))
@@ -241,120 +270,48 @@ class ValueTable(DictTable):
 
     __slots__ = ()
 
-    def put(self, key: Any, value: Any) -> None:
-        chunk = chunk_of(key)
+    def kept(self, at: CurrentKey) -> Any:
+        return self.chunks[at.chunk].get(at.key, ABSENT)
+
+    def keep(self, at: CurrentKey, kept: Any) -> None:
+        chunk = at.chunk
         if not self.owned[chunk]:
             self.own(chunk)
-        self.chunks[chunk][key] = value
+        self.chunks[chunk][at.key] = kept
+
+    def drop(self, at: CurrentKey) -> None:
+        self.discard(at.chunk, at.key)
+
+    def find_many(self, keys: list[Any]) -> list[Any]:
+        chunks = self.chunks
+        return [chunks[chunk_of(key)].get(key, ABSENT) for key in keys]
+
+    def keep_many(self, kept: Iterable[tuple[Any, Any]]) -> None:
+        for key, each in kept:
+            chunk = chunk_of(key)
+            if not self.owned[chunk]:
+                self.own(chunk)
+            self.chunks[chunk][key] = each
 
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         assert not self._snapshots, "stored rows come before the first snapshot"
         chunks = self.chunks
-        for key, value in zip(reader.keys(rows), reader.values(rows), strict=True):
+        for key, value in zip(reader.keys(rows), reader.kept(rows), strict=True):
             chunks[hash((key,)) & CHUNK_MASK][key] = value  # chunk_of, without the call
 
     def write(self, chunks: Iterable[Chunk], writer: SectionWriter) -> None:
         for piece in pieces(chunks):
             writer.add_values(list(piece), list(piece.values()))
 
+    def is_live(self, kept: Any, now_ms: int) -> bool:
+        return bool(kept[1] > now_ms)
 
-class NestedTable(DictTable):
-    """Chunks of key -> inner list or map."""
-
-    __slots__ = ()
-
-    def inner_for_write(self, chunk: int, key: Any) -> Any:
-        """The inner list or map of a key, safe to change; None when there is none."""
-        if not self.owned[chunk]:
-            self.own(chunk)
-        inner = self.chunks[chunk].get(key)
-        if inner is not None:
-            fresh = self.fresh[chunk]
-            if fresh is not None and key not in fresh:
-                inner = inner.copy()
-                self.put_inner(chunk, key, inner)
-        return inner
-
-    def put_inner(self, chunk: int, key: Any, inner: Any) -> None:
-        """Store a list or map that nobody else holds."""
-        if not self.owned[chunk]:
-            self.own(chunk)
-        self.chunks[chunk][key] = inner
-        fresh = self.fresh[chunk]
-        if fresh is not None:
-            fresh.add(key)
-
-
-class ListTable(NestedTable):
-    """Chunks of key -> list. No list is empty."""
-
-    __slots__ = ()
-
-    def extend(self, chunk: int, key: Any, elements: list[Any]) -> None:
-        """Elements that are the table's own from here on."""
-        known = self.inner_for_write(chunk, key)
-        if known is not None:
-            known.extend(elements)
-        elif elements:
-            self.put_inner(chunk, key, elements)
-
-    def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
-        for key, elements in zip(reader.keys(rows), reader.lists(rows), strict=True):
-            if elements:
-                self.put_inner(chunk_of(key), key, elements)
-
-    def write(self, chunks: Iterable[Chunk], writer: SectionWriter) -> None:
-        for piece in pieces(chunks):
-            writer.add_lists(list(piece), list(piece.values()))
-
-
-class MapTable(NestedTable):
-    """Chunks of key -> map. No map is empty."""
-
-    __slots__ = ()
-
-    def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
-        entries = zip(reader.keys(rows), reader.map_keys(rows), reader.values(rows), strict=True)
-        for key, map_key, value in entries:
-            self.put_entry(key, map_key, value)
-
-    def put_entry(self, key: Any, map_key: Any, value: Any) -> None:
-        self.update(chunk_of(key), key, {map_key: value})
-
-    def update(self, chunk: int, key: Any, entries: Chunk) -> None:
-        """Entries that are the table's own from here on."""
-        inner = self.inner_for_write(chunk, key)
-        if inner is not None:
-            inner.update(entries)
-        elif entries:
-            self.put_inner(chunk, key, entries)
-
-    def write(self, chunks: Iterable[Chunk], writer: SectionWriter) -> None:
-        for keys, counts, map_keys, values in map_pieces(chunks, lambda inner: iter(inner.items())):
-            writer.add_map_entries(keys, counts, map_keys, values)
-
-
-def map_pieces(
-    chunks: Iterable[Chunk], entries_of: Callable[[Chunk], Iterator[tuple[Any, Any]]]
-) -> Iterator[tuple[list[Any], list[int], list[Any], list[Any]]]:
-    """Keys, how many entries each has, map keys and values: about `PIECE_ROWS` entries at a time, a large map cut."""
-    keys: list[Any] = []
-    counts: list[int] = []
-    map_keys: list[Any] = []
-    values: list[Any] = []
-    for piece in pieces(chunks):
-        for key, inner in piece.items():
-            entries = entries_of(inner)
-            while part := list(islice(entries, PIECE_ROWS - len(values))):
-                keys.append(key)
-                counts.append(len(part))
-                map_keys.extend([map_key for map_key, _ in part])
-                values.extend([value for _, value in part])
-                if len(values) >= PIECE_ROWS:
-                    yield keys, counts, map_keys, values
-                    keys, counts, map_keys, values = [], [], [], []
-    if keys:
-        yield keys, counts, map_keys, values
+    def _expire(self, chunk: int, key: Any, now: Moment) -> Iterator[int]:
+        kept = self.chunks[chunk].get(key)
+        expired = kept is not None and kept[1] <= now.ms
+        if expired:
+            self.discard(chunk, key)
+        yield int(expired)
 
 
 def pieces(chunks: Iterable[Chunk]) -> Iterator[Chunk]:

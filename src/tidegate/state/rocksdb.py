@@ -18,57 +18,48 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tidegate.errors import ProtocolViolation
-from tidegate.state.backend import KeyedSnapshot, Section
+from tidegate.state.backend import KeyedSnapshot, LocalFile, Section, StoredFolder
 from tidegate.state.declarations import Declaration, ListState, MapState, StoredValue, ValueState
-from tidegate.state.expiring import ExpiringList, ExpiringMap, ExpiringValue, Surroundings
 from tidegate.state.key_groups import overlap
 from tidegate.state.rocksdb_cache import Changes, RocksTable
 from tidegate.state.rocksdb_columns import RocksColumns, RocksColumnValue
-from tidegate.state.rocksdb_files import LocalFile, StateFolder, checkpoint_files, sweep
+from tidegate.state.rocksdb_files import StateFolder, checkpoint_files, sweep
 from tidegate.state.rocksdb_keys import Addresses, group_prefix
-from tidegate.state.rocksdb_lists import RocksList, RocksLists
-from tidegate.state.rocksdb_maps import RocksMap, RocksMaps
+from tidegate.state.rocksdb_lists import RocksLists
+from tidegate.state.rocksdb_maps import RocksMaps
 from tidegate.state.rocksdb_options import RocksMemory, RocksSettings, database_options
 from tidegate.state.rocksdb_properties import properties_of
-from tidegate.state.rocksdb_rows import cells_of
+from tidegate.state.rocksdb_rows import MapKeys, cells_of
 from tidegate.state.rocksdb_sections import stored_sections
 from tidegate.state.rocksdb_store import Family, RocksStore, RowFormat, StoredStates, row_format
 from tidegate.state.rocksdb_timers import RocksTimers
-from tidegate.state.rocksdb_values import Intake, RocksValues, rocks_value
+from tidegate.state.rocksdb_values import RocksValues, rocks_intake, rocks_value
 from tidegate.state.table_backend import TableBackend
-from tidegate.state.ttl import Lifetime
 
 if TYPE_CHECKING:
     from rocksdict import Options
 
     from tidegate.state.backend import Handle
+    from tidegate.state.fitting import Intake
     from tidegate.state.handles import ValueHandle
     from tidegate.state.keys import KeyType
     from tidegate.state.timers import TimerState
+    from tidegate.types import DataType
 
-TableT = TypeVar("TableT", bound=RocksTable)
 _COPY_ROWS = 16_384
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFolder:
-    """The files of one old subtask's state, fetched to the local disk; they are used up by `restore_files`."""
-
-    folder: Path
-    key_groups: range  #: that the old subtask owned
 
 
 class RocksStateBackend(TableBackend[RocksTable]):
     """Keyed state of one operator in one subtask, in RocksDB."""
+
+    file_format = "rocksdb"
 
     def __init__(
         self,
@@ -91,8 +82,7 @@ class RocksStateBackend(TableBackend[RocksTable]):
         self._folder = StateFolder(self.settings.folder)
         self._addresses = Addresses(key_type, key_groups, max_parallelism)
         self._store = RocksStore(self._folder.new("db"), self._options)
-        self._swept: deque[RocksTable] = deque()  # the tables whose entries expire; the first is swept next
-        self._swept_to = group_prefix(key_groups.start)  # of the first one
+        self._swept_to = group_prefix(key_groups.start)  # in the first of the tables whose entries expire
 
     def _options(self) -> Options:
         return database_options(self.settings, self._memory)
@@ -106,28 +96,27 @@ class RocksStateBackend(TableBackend[RocksTable]):
             self._memory.resize()
         return super().bind(declaration, columnar)
 
-    def _new_value(self, declaration: StoredValue, columnar: bool) -> tuple[RocksTable, ValueHandle[Any]]:
-        if declaration.ttl is not None:
-            expiring = self._expiring(RocksValues(declaration, *self._surroundings()))
-            return expiring, ExpiringValue(declaration, expiring, self.key_type, self._around(declaration))
+    def _intake(self, declaration: Declaration, data_type: DataType) -> Intake:
+        return rocks_intake(declaration, cells_of(data_type))
+
+    def _intake_of_map_keys(self, declaration: MapState[Any, Any]) -> Intake:
+        return rocks_intake(declaration, MapKeys(declaration.key_type))
+
+    def _new_plain_value(self, declaration: StoredValue, columnar: bool) -> tuple[RocksTable, ValueHandle[Any]]:
         if columnar and isinstance(declaration, ValueState) and declaration.value_type.numpy is not None:
             columns = RocksColumns(declaration, *self._surroundings())
             return columns, RocksColumnValue(declaration, columns)
-        values = RocksValues(declaration, *self._surroundings())
+        values = self._new_values(declaration)
         return values, rocks_value(declaration, values)
 
-    def _new_list(self, declaration: ListState[Any]) -> tuple[RocksTable, Handle]:
-        lists = RocksLists(declaration, *self._surroundings())
-        if declaration.ttl is not None:
-            return self._expiring(lists), ExpiringList(lists, self._around(declaration))
-        return lists, RocksList(declaration, lists)
+    def _new_values(self, declaration: StoredValue) -> RocksValues:
+        return RocksValues(declaration, *self._surroundings())
 
-    def _new_map(self, declaration: MapState[Any, Any]) -> tuple[RocksTable, Handle]:
-        maps = RocksMaps(declaration, *self._surroundings())
-        if declaration.ttl is not None:
-            admit_key = Intake(declaration, maps.keys).admit
-            return self._expiring(maps), ExpiringMap(maps, replace(self._around(declaration), admit_key=admit_key))
-        return maps, RocksMap(declaration, maps)
+    def _new_lists(self, declaration: ListState[Any]) -> RocksLists:
+        return RocksLists(declaration, *self._surroundings())
+
+    def _new_maps(self, declaration: MapState[Any, Any]) -> RocksMaps:
+        return RocksMaps(declaration, *self._surroundings())
 
     def _new_timers(self, declaration: TimerState) -> tuple[RocksTable, Handle]:
         timers = RocksTimers(declaration, *self._surroundings())
@@ -135,16 +124,6 @@ class RocksStateBackend(TableBackend[RocksTable]):
 
     def _surroundings(self) -> tuple[Any, ...]:
         return (self._store, self._addresses, self._current, self._memory.share)
-
-    def _expiring(self, table: TableT) -> TableT:
-        self._swept.append(table)
-        return table
-
-    def _around(self, declaration: Declaration) -> Surroundings:
-        assert declaration.ttl is not None
-        cells = cells_of(declaration.value_type)
-        lifetime = Lifetime(declaration.ttl, self._wall_clock)
-        return Surroundings(self._current_key, lifetime, Intake(declaration, cells).admit, cells.give)
 
     def resize(self) -> None:
         """The share of memory has changed."""
@@ -201,19 +180,12 @@ class RocksStateBackend(TableBackend[RocksTable]):
     # -- restoring from files --------------------------------------------------------------------------------------
 
     def fetch_folder(self) -> Path:
-        """A folder that does not exist yet, on the same disk: where files to restore from are best fetched to."""
         return self._folder.new("fetched")
 
     def restore_files(self, stored: Sequence[StoredFolder]) -> bool:
-        """Continue from the files of old subtasks. Called after all states are bound, before the first record.
-
-        True: the files are now this database's own, so they need not be stored again by the next checkpoint. That is
-        so when there is one old subtask with the same key groups and nothing was declared anew. Else rows are copied:
-        those of our key groups, and where a type has changed they go the way of every stored column.
-
-        :raises ConfigurationError: for a state that is not declared any more, or is declared as another kind.
-        :raises TypeDeclarationError: for stored values of another type than the declared one.
-        :raises CheckpointDamaged: when the files are no database.
+        """The files become this database's own when there is one old subtask with the same key groups and nothing was
+        declared anew. Else rows are copied: those of our key groups, and where a type has changed they go the way of every
+        stored column.
         """
         if len(stored) == 1 and stored[0].key_groups == self.key_groups:
             with StoredStates(stored[0].folder, self._options) as states:

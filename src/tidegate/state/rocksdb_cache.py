@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.state.heap_tables import NO_KEY, CurrentKey, refuse_without_key
 from tidegate.state.namespaces import is_namespaced
-from tidegate.state.rocksdb_expiring import expiry_of, live_cell
 from tidegate.state.rocksdb_keys import group_prefix
+from tidegate.state.rocksdb_rows import expiry_of, live_cell
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -230,9 +230,9 @@ class RocksTable(ABC):
             self.family.write(self.take_changes().rows(self.family))
             self.written()
 
-    def current_key(self) -> Any:
-        """For use off the fast path. :raises ConfigurationError: when no key is current."""
-        key = self.current.key
+    def key_at(self, at: CurrentKey) -> Any:
+        """:raises ConfigurationError: when no key is current."""
+        key = at.key
         if key is NO_KEY:
             refuse_without_key()
         return key

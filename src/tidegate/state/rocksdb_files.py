@@ -19,25 +19,15 @@ import secrets
 import shutil
 import stat
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.errors import StorageError
+from tidegate.state.backend import LocalFile
 
 _LOCK_SUFFIX = ".lock"
 TABLE_SUFFIX = ".sst"
 #: What a checkpoint needs beside its tables. OPTIONS, LOG and the (empty) write-ahead log are not needed to open it.
 _NEEDED = ("CURRENT", "MANIFEST-")
-
-
-@dataclass(frozen=True, slots=True)
-class LocalFile:
-    """One file of a checkpoint of RocksDB."""
-
-    name: str
-    path: Path
-    size: int
-    shareable: bool  #: a table: never changes under its name, so later checkpoints can refer to it
 
 
 def checkpoint_files(folder: Path) -> list[LocalFile]:

@@ -7,25 +7,27 @@ this, which rocksdict does not have.) A list that is read and has many rows is w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
-from tidegate.state.handles import ListHandle
 from tidegate.state.rocksdb_cache import ENTRY_BYTES, MISSING, Changes, Generations, RocksTable
-from tidegate.state.rocksdb_expiring import cells_for, expiry_of, live_elements
-from tidegate.state.rocksdb_rows import Cells, decode_elements, encode_elements
-from tidegate.state.rocksdb_values import Intake
+from tidegate.state.rocksdb_rows import (
+    Cells,
+    cells_for,
+    decode_elements,
+    encode_elements,
+    expiry_of,
+    live_elements,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidegate.state.declarations import ListState
-    from tidegate.state.expiring import Pair
+    from tidegate.state.heap_tables import CurrentKey
     from tidegate.state.rocksdb_keys import Addresses
     from tidegate.state.rocksdb_store import Family, Row
     from tidegate.state.sections import SectionReader
-
-T = TypeVar("T")
 
 SEQUENCE_BYTES = 8
 _ELEMENT_BYTES = 64  #: a place in a list and a small object
@@ -85,8 +87,8 @@ class RocksLists(RocksTable):
         self._wholes.limit_bytes = share.clean_bytes // 2
         self._dirty_limit_bytes = share.unwritten_bytes
 
-    def whole(self, key: Any) -> list[Any]:
-        """All elements as they are kept. Not the caller's own."""
+    def whole(self, at: CurrentKey) -> list[Any]:
+        key = self.key_at(at)
         known = self._wholes.find(key)
         if known is MISSING:
             known = self._read(key)
@@ -117,7 +119,8 @@ class RocksLists(RocksTable):
     def _size_of(self, elements: list[Any]) -> int:
         return ENTRY_BYTES + sum(map(self.cells.size_of, elements)) + _ELEMENT_BYTES * len(elements)
 
-    def add(self, key: Any, kept: list[Any]) -> None:
+    def add(self, at: CurrentKey, kept: list[Any]) -> None:
+        key = self.key_at(at)
         if not kept:
             return
         change = self._dirty.get(key)
@@ -133,7 +136,8 @@ class RocksLists(RocksTable):
                 self._wholes.forget(key)  # one list, however often used, must not take all memory
         self._wrote(size)
 
-    def replace(self, key: Any, kept: list[Any]) -> None:
+    def replace(self, at: CurrentKey, kept: list[Any]) -> None:
+        key = self.key_at(at)
         self._dirty[key] = ListChange(True, kept)
         self._wholes.remember(key, list(kept))
         self._wrote(self._size_of(kept))
@@ -160,27 +164,17 @@ class RocksLists(RocksTable):
 
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         addresses = self.addresses.of_many(reader.keys(rows), self.declaration.name)
-        to_cell, first = self.cells.to_cell, bytes(SEQUENCE_BYTES)
-        lists = self.cells.admit_stored_lists(rows, reader)
+        to_cell, admit, first = self.cells.to_cell, self.cells.admit, bytes(SEQUENCE_BYTES)
         with self.store.lock:
             self.family.write(
                 [
-                    (address + first, encode_elements(list(map(to_cell, elements))))
-                    for address, elements in zip(addresses, lists, strict=True)
+                    (address + first, encode_elements([to_cell(admit(element)) for element in elements]))
+                    for address, elements in zip(addresses, reader.kept_lists(rows), strict=True)
                     if elements
                 ]
             )
 
-    # -- with a TTL, elements are pairs (state/expiring.py) ----------------------------------------------------------
-
-    def pairs_of(self, key: Any) -> Sequence[Pair]:
-        return self.whole(key)
-
-    def add_pairs(self, key: Any, pairs: list[Pair]) -> None:
-        self.add(key, pairs)
-
-    def replace_pairs(self, key: Any, pairs: list[Pair]) -> None:
-        self.replace(key, pairs)
+    # -- with a TTL, elements are `Timed` (state/timed.py) ----------------------------------------------------------
 
     def is_live(self, cell: bytes, now_ms: int) -> bool:
         return any(expiry_of(element) > now_ms for element in decode_elements(cell))
@@ -190,31 +184,3 @@ class RocksLists(RocksTable):
 
     def forget_expired(self, row_key: bytes, now_ms: int) -> None:
         self._wholes.forget(self.addresses.table_key(self._address_in(row_key)))
-
-
-class RocksList(ListHandle[T]):
-    """List state."""
-
-    __slots__ = ("_admit", "_give", "_table")
-
-    def __init__(self, declaration: ListState[T], table: RocksLists) -> None:
-        self._table = table
-        self._admit = Intake(declaration, table.cells).admit
-        self._give = None if table.cells.as_objects else table.cells.give
-
-    def get(self) -> list[T]:
-        kept = self._table.whole(self._table.current_key())
-        return kept.copy() if self._give is None else list(map(self._give, kept))
-
-    def add(self, value: T) -> None:
-        self._table.add(self._table.current_key(), [self._admit(value)])
-
-    def add_all(self, values: Iterable[T]) -> None:
-        kept = [self._admit(value) for value in values]  # all or none: a misfit leaves the list as it was
-        self._table.add(self._table.current_key(), kept)
-
-    def set(self, values: Iterable[T]) -> None:
-        self._table.replace(self._table.current_key(), [self._admit(value) for value in values])
-
-    def clear(self) -> None:
-        self._table.replace(self._table.current_key(), [])

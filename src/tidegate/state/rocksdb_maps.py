@@ -7,28 +7,22 @@ counting and clearing look at all rows. A map that is too large to be kept whole
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from tidegate.state.declarations import ABSENT
-from tidegate.state.handles import MapHandle
 from tidegate.state.rocksdb_cache import ENTRY_BYTES, MISSING, Changes, Generations, RocksTable
-from tidegate.state.rocksdb_expiring import cells_for
 from tidegate.state.rocksdb_keys import address_in
-from tidegate.state.rocksdb_rows import Cells, MapKeys
-from tidegate.state.rocksdb_values import Intake
+from tidegate.state.rocksdb_rows import Cells, MapKeys, cells_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidegate.state.declarations import MapState
-    from tidegate.state.expiring import Pair
+    from tidegate.state.heap_tables import CurrentKey
     from tidegate.state.rocksdb_keys import Addresses
     from tidegate.state.rocksdb_store import Family, Row
     from tidegate.state.sections import SectionReader
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class KnownMap:
@@ -115,8 +109,8 @@ class RocksMaps(RocksTable):
             self._known.remember(key, found)
         return found  # type: ignore[no-any-return]
 
-    def entry(self, key: Any, map_key: Any) -> Any:
-        """As it is kept, or ABSENT."""
+    def entry(self, at: CurrentKey, map_key: Any) -> Any:
+        key = at.key
         known = self._known_of(key)
         kept = known.entries.get(map_key, MISSING)
         if kept is MISSING:
@@ -162,10 +156,13 @@ class RocksMaps(RocksTable):
         rows = self.family.scan(address)
         return ((of_key(row_key[len(address) :]), of_cell(cell)) for row_key, cell in rows)
 
-    def seen(self, key: Any) -> Iterable[tuple[Any, Any]]:
-        """The entries as they are now; what is changed later is not seen."""
-        entries = self.whole(key)
-        return list(entries.items()) if entries is not None else self.walk(key)
+    def seen(self, at: CurrentKey) -> Iterable[tuple[Any, Any]]:
+        entries = self.whole(at.key)
+        return list(entries.items()) if entries is not None else self.walk(at.key)
+
+    def count(self, at: CurrentKey) -> int:
+        entries = self.whole(at.key)
+        return len(entries) if entries is not None else sum(1 for _ in self.walk(at.key))
 
     def _note(self, known: KnownMap, entries: dict[Any, Any]) -> int:
         """Add to what is known of a map; returns the size of it."""
@@ -191,8 +188,9 @@ class RocksMaps(RocksTable):
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def put(self, key: Any, entries: dict[Any, Any]) -> None:
-        """Map keys and values as they are kept; ABSENT removes."""
+    def put(self, at: CurrentKey, entries: dict[Any, Any]) -> None:
+        """Where a value is ABSENT, the entry is removed."""
+        key = at.key
         known = self._known_of(key)
         change = self._dirty.get(key)
         if change is None:
@@ -200,7 +198,11 @@ class RocksMaps(RocksTable):
         change.entries |= entries
         self._wrote(self._note(known, entries))
 
-    def clear(self, key: Any) -> None:
+    def remove(self, at: CurrentKey, map_key: Any) -> None:
+        self.put(at, {map_key: ABSENT})
+
+    def clear(self, at: CurrentKey) -> None:
+        key = at.key
         known = self._known_of(key)
         known.entries, known.whole = {}, True
         change = self._dirty[key] = MapChange()
@@ -227,31 +229,15 @@ class RocksMaps(RocksTable):
 
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         addresses = self.addresses.of_many(reader.keys(rows), self.declaration.name)
-        to_cell, key_to_cell, admit_key = self.cells.to_cell, self.keys.to_cell, self.keys.admit
-        entries = zip(addresses, reader.map_keys(rows), self.cells.admit_stored(rows, reader), strict=True)
+        to_cell, admit = self.cells.to_cell, self.cells.admit
+        key_to_cell, admit_key = self.keys.to_cell, self.keys.admit
+        entries = zip(addresses, reader.map_keys(rows), reader.kept(rows), strict=True)
         with self.store.lock:
             self.family.write(
-                {address + key_to_cell(admit_key(key)): to_cell(kept) for address, key, kept in entries}.items()
+                {address + key_to_cell(admit_key(key)): to_cell(admit(kept)) for address, key, kept in entries}.items()
             )
 
-    # -- with a TTL, values are pairs (state/expiring.py) ------------------------------------------------------------
-
-    def pair_of(self, key: Any, map_key: Any) -> Pair | None:
-        kept = self.entry(key, map_key)
-        return None if kept is ABSENT else kept
-
-    def pairs_of(self, key: Any) -> Iterable[tuple[Any, Pair]]:
-        return self.seen(key)
-
-    def put_pairs(self, key: Any, pairs: dict[Any, Pair]) -> None:
-        if pairs:
-            self.put(key, pairs)
-
-    def remove_pair(self, key: Any, map_key: Any) -> None:
-        self.put(key, {map_key: ABSENT})
-
-    def drop(self, key: Any) -> None:
-        self.clear(key)
+    # -- with a TTL, values are `Timed` (state/timed.py) ------------------------------------------------------------
 
     def forget_expired(self, row_key: bytes, now_ms: int) -> None:
         address = address_in(row_key)
@@ -261,56 +247,3 @@ class RocksMaps(RocksTable):
             pair = known.entries.get(map_key, ABSENT)
             if pair is not ABSENT and pair[1] <= now_ms:
                 del known.entries[map_key]
-
-
-class RocksMap(MapHandle[K, V]):
-    """Map state."""
-
-    __slots__ = ("_admit", "_give", "_key", "_table")
-
-    def __init__(self, declaration: MapState[K, V], table: RocksMaps) -> None:
-        self._table = table
-        self._key = Intake(declaration, table.keys).admit
-        self._admit = Intake(declaration, table.cells).admit
-        self._give = table.cells.give
-
-    def get(self, key: K, default: V | None = None) -> V | None:
-        kept = self._table.entry(self._table.current_key(), self._key(key))
-        return default if kept is ABSENT else self._give(kept)
-
-    def put(self, key: K, value: V) -> None:
-        self._table.put(self._table.current_key(), {self._key(key): self._admit(value)})
-
-    def put_all(self, entries: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
-        pairs = entries.items() if isinstance(entries, Mapping) else entries
-        kept = {self._key(key): self._admit(value) for key, value in pairs}  # all or none
-        if kept:
-            self._table.put(self._table.current_key(), kept)
-
-    def remove(self, key: K) -> None:
-        self._table.put(self._table.current_key(), {self._key(key): ABSENT})
-
-    def contains(self, key: K) -> bool:
-        return self._table.entry(self._table.current_key(), self._key(key)) is not ABSENT
-
-    def items(self) -> Iterator[tuple[K, V]]:
-        give = self._give
-        return ((key, give(kept)) for key, kept in self._walk())
-
-    def keys(self) -> Iterator[K]:
-        return (key for key, _ in self._walk())
-
-    def values(self) -> Iterator[V]:
-        give = self._give
-        return (give(kept) for _, kept in self._walk())
-
-    def _walk(self) -> Iterable[tuple[Any, Any]]:
-        return self._table.seen(self._table.current_key())
-
-    def clear(self) -> None:
-        self._table.clear(self._table.current_key())
-
-    def __len__(self) -> int:
-        key = self._table.current_key()
-        entries = self._table.whole(key)
-        return len(entries) if entries is not None else sum(1 for _ in self._table.walk(key))

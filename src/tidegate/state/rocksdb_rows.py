@@ -13,7 +13,7 @@ column without the class that wrote it:
 
     int64, float64, bool   8, 8, 1 bytes, little-endian        text, binary   the bytes
     plain                  msgpack (state/rocksdb_plain.py)    ipc            an Arrow record batch message of one row
-    expiring <layout>      a moment and the cell of that layout: states with a TTL (state/rocksdb_expiring.py)
+    expiring <layout>      a moment and the cell of that layout: states with a TTL (`TimedCells`), each element of a list
 
 Cells of one type are equal where the values are, so a map's key can be looked up by its cell: -0.0 is 0.0, all NaN are
 one, Decimals are without trailing zeros. That holds for keys of maps only; values keep what they are.
@@ -40,9 +40,11 @@ from tidegate.types.pickled import PickledType
 from tidegate.types.scalars import INT64_MAX, INT64_MIN, ScalarType
 
 if TYPE_CHECKING:
-    from tidegate.state.sections import SectionReader
+    from tidegate.state.declarations import Declaration
 
 ROW_FORMAT_VERSION = 1
+EXPIRING = "expiring "  #: how the layout of a state with a TTL begins
+_EXPIRY = struct.Struct("<q")
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -81,13 +83,6 @@ class Cells(ABC):
     def size_of(self, kept: Any) -> int:
         """About how many bytes of memory it takes beyond a small object."""
         return len(kept) if kept.__class__ is bytes or kept.__class__ is str else 0
-
-    def admit_stored(self, rows: pa.RecordBatch, reader: SectionReader) -> list[Any]:
-        """The values of stored rows."""
-        return [self.admit(value) for value in reader.values(rows)]
-
-    def admit_stored_lists(self, rows: pa.RecordBatch, reader: SectionReader) -> list[list[Any]]:
-        return [[self.admit(element) for element in elements] for elements in reader.lists(rows)]
 
     def _converted(self, value: Any) -> Any:
         """Through the stored form and back: converts what fits without loss, raises for the rest."""
@@ -265,6 +260,69 @@ def cells_of(data_type: DataType) -> Cells:
         return IpcCells(data_type)
     scalar = data_type.inner if isinstance(data_type, OptionalType) else data_type
     return PlainScalarCells(data_type, form) if isinstance(scalar, ScalarType) else PlainCells(data_type, form)
+
+
+# -- values that expire (state/timed.py) -------------------------------------------------------------------------------
+
+
+class TimedCells(Cells):
+    """Of a state with a TTL: the expiry (8 bytes, little-endian) and the cell of the value."""
+
+    as_objects = False
+
+    def __init__(self, inner: Cells) -> None:
+        super().__init__(inner.type)
+        self.inner = inner
+        self.layout = EXPIRING + inner.layout
+
+    def admit(self, value: Any) -> Any:
+        """A `Timed`."""
+        return self.inner.admit(value[0]), value[1]
+
+    def give(self, kept: Any) -> Any:
+        return self.inner.give(kept[0])
+
+    def to_cell(self, kept: Any) -> bytes:
+        return _EXPIRY.pack(kept[1]) + self.inner.to_cell(kept[0])
+
+    def of_cell(self, cell: bytes) -> Any:
+        return self.inner.of_cell(cell[_EXPIRY.size :]), expiry_of(cell)
+
+    def size_of(self, kept: Any) -> int:
+        return self.inner.size_of(kept[0]) + 2 * _EXPIRY.size
+
+
+def cells_for(declaration: Declaration) -> Cells:
+    """The cells of a declared state's values."""
+    cells = cells_of(declaration.value_type)
+    return cells if declaration.ttl is None else TimedCells(cells)
+
+
+def expiry_of(cell: bytes) -> int:
+    """Of a cell of an expiring layout."""
+    return _EXPIRY.unpack_from(cell)[0]  # type: ignore[no-any-return]
+
+
+def live_cell(cell: bytes, now_ms: int) -> bytes | None:
+    """The cell, None when it has expired."""
+    return cell if expiry_of(cell) > now_ms else None
+
+
+def live_elements(row: bytes, now_ms: int) -> tuple[bytes | None, int, int]:
+    """A row of a list state without the elements that have expired (None: all have), how many it has, how many have."""
+    elements = decode_elements(row)
+    live = [cell for cell in elements if expiry_of(cell) > now_ms]
+    expired = len(elements) - len(live)
+    if not expired:
+        return row, len(elements), 0
+    return (encode_elements(live) if live else None), len(elements), expired
+
+
+def without_expiries(layout: str, cells: Sequence[bytes]) -> tuple[str, Sequence[bytes], list[int] | None]:
+    """The inner layout, the inner cells and the expiries; None for a layout that does not expire."""
+    if not layout.startswith(EXPIRING):
+        return layout, cells, None
+    return layout.removeprefix(EXPIRING), [cell[_EXPIRY.size :] for cell in cells], list(map(expiry_of, cells))
 
 
 # -- keys of maps ------------------------------------------------------------------------------------------------------

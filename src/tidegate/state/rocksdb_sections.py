@@ -16,11 +16,17 @@ import pyarrow as pa
 from tidegate.errors import StateTooLarge
 from tidegate.ids import KeyGroup
 from tidegate.state.backend import Section
-from tidegate.state.rocksdb_expiring import EXPIRING, live_cell, live_elements, without_expiries
 from tidegate.state.rocksdb_keys import GROUP_BYTES, address_in, group_of, group_prefix, parts_of
 from tidegate.state.rocksdb_lists import SEQUENCE_BYTES
 from tidegate.state.rocksdb_plain import offsets_of
-from tidegate.state.rocksdb_rows import column_of_cells, decode_elements
+from tidegate.state.rocksdb_rows import (
+    EXPIRING,
+    column_of_cells,
+    decode_elements,
+    live_cell,
+    live_elements,
+    without_expiries,
+)
 from tidegate.state.rocksdb_timers import timer_parts
 from tidegate.state.sections import MAX_ROW_BYTES, PARTS, PIECE_ROWS, SECTION_BYTES
 

@@ -35,10 +35,9 @@ from rocksdict import AccessType, Checkpoint, Options, Rdict, WriteBatch
 
 from tidegate.errors import CheckpointDamaged, StorageError
 from tidegate.state.declarations import Declaration, MapState
-from tidegate.state.rocksdb_expiring import cells_for
 from tidegate.state.rocksdb_keys import end_of
 from tidegate.state.rocksdb_options import without_log
-from tidegate.state.rocksdb_rows import ROW_FORMAT_VERSION, cells_of
+from tidegate.state.rocksdb_rows import ROW_FORMAT_VERSION, cells_for, cells_of
 
 Row = tuple[bytes, bytes | None]  #: None: the row is deleted
 

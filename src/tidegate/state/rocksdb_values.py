@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tidegate.errors import TypeDeclarationError
 from tidegate.state.declarations import ABSENT
+from tidegate.state.fitting import Intake
 from tidegate.state.handles import ValueHandle
 from tidegate.state.heap_tables import NO_KEY, refuse_without_key
 from tidegate.state.one_by_one import OneByOneValue
 from tidegate.state.rocksdb_cache import ENTRY_BYTES, MISSING, Changes, Generations, RocksTable
-from tidegate.state.rocksdb_expiring import cells_for
-from tidegate.state.rocksdb_rows import Cells, MapKeys
+from tidegate.state.rocksdb_rows import Cells, MapKeys, cells_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidegate.state.declarations import Declaration, StoredValue
-    from tidegate.state.expiring import Pair
+    from tidegate.state.heap_tables import CurrentKey
     from tidegate.state.rocksdb_keys import Addresses
     from tidegate.state.rocksdb_store import Family, Row
     from tidegate.state.sections import SectionReader
@@ -164,26 +164,25 @@ class RocksValues(RocksTable):
 
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         addresses = self.addresses.of_many(reader.keys(rows), self.declaration.name)
-        stored = map(self.cells.to_cell, self.cells.admit_stored(rows, reader))
+        stored = [self.cells.to_cell(self.cells.admit(kept)) for kept in reader.kept(rows)]
         with self.store.lock:
             self.family.write(list(zip(addresses, stored, strict=True)))
 
-    # -- with a TTL, what is kept are pairs (state/expiring.py) ------------------------------------------------------
+    # -- in the words of state/timed.py ------------------------------------------------------------------------------
 
-    def find_pair(self, key: Any) -> Pair | None:
-        kept = self.dirty.get(key, MISSING)
-        if kept is MISSING:
-            kept = self.find(key)
-        return None if kept is ABSENT else kept
+    def kept(self, at: CurrentKey) -> Any:
+        kept = self.dirty.get(at.key, MISSING)
+        return self.find(at.key) if kept is MISSING else kept
 
-    def find_pairs(self, keys: list[Any]) -> list[Pair | None]:
-        return [None if kept is ABSENT else kept for kept in self.find_many(keys)]
+    def keep(self, at: CurrentKey, kept: Any) -> None:
+        self.put_sized(at.key, kept)
 
-    def put_pair(self, key: Any, pair: Pair) -> None:
-        self.put_sized(key, pair)
+    def drop(self, at: CurrentKey) -> None:
+        self.put(at.key, ABSENT)
 
-    def drop(self, key: Any) -> None:
-        self.put(key, ABSENT)
+    def keep_many(self, kept: Iterable[tuple[Any, Any]]) -> None:
+        for key, each in kept:
+            self.put_sized(key, each)
 
     def forget_expired(self, row_key: bytes, now_ms: int) -> None:
         key = self.addresses.table_key(row_key)
@@ -192,23 +191,20 @@ class RocksValues(RocksTable):
             self.clean.forget(key)
 
 
-class Intake:
+def rocks_intake(declaration: Declaration, cells: Cells | MapKeys) -> Intake:
     """Takes values into one state; what does not fit is refused with the state's name and line."""
+    admit_any = cells.admit
 
-    __slots__ = ("_admit", "_declaration")
-
-    def __init__(self, declaration: Declaration, cells: Cells | MapKeys) -> None:
-        self._declaration = declaration
-        self._admit = cells.admit
-
-    def admit(self, value: Any) -> Any:
+    def admit(value: Any) -> Any:
         try:
-            return self._admit(value)
+            return admit_any(value)
         except TypeDeclarationError as error:
             raise TypeDeclarationError(
-                f"state {self._declaration.name!r} ({self._declaration.line}): {error.message}",
-                **{**error.context, "state": self._declaration.name},
+                f"state {declaration.name!r} ({declaration.line}): {error.message}",
+                **{**error.context, "state": declaration.name},
             ) from None
+
+    return Intake(admit, None if isinstance(cells, MapKeys) or cells.as_objects else cells.give)
 
 
 class RocksValue(OneByOneValue[T]):
@@ -220,7 +216,7 @@ class RocksValue(OneByOneValue[T]):
         super().__init__(declaration, table.addresses.key_type)
         self._table = table
         self._current = table.current
-        self._admit = Intake(declaration, table.cells).admit
+        self._admit = rocks_intake(declaration, table.cells).admit
 
     def get(self) -> T:
         table, key = self._table, self._current.key
@@ -240,9 +236,8 @@ class RocksValue(OneByOneValue[T]):
         return [default if kept is ABSENT else give(kept) for kept in self._table.find_many(keys)]
 
     def _write_many(self, values: Iterable[tuple[Any, Any]]) -> None:
-        admit, put = self._admit, self._table.put_sized
-        for key, kept in [(key, admit(value)) for key, value in values]:
-            put(key, kept)
+        admit = self._admit
+        self._table.keep_many([(key, admit(value)) for key, value in values])  # all or none
 
 
 class RocksIntValue(RocksValue[int]):

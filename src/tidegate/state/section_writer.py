@@ -44,8 +44,8 @@ BLOCK_ROWS = 65_536  #: sorted by key group at once; larger blocks mean fewer, l
 class SectionWriter:
     """Turns the keys and values of one state, in any order, into sections: one for each key group, more where it is large.
 
-    Keys are those of a table: normalised, with their namespace (state/namespaces.py). Of a state with a TTL each call
-    brings expiries too, one for each value; of a state without there are none.
+    Keys are those of a table: normalised, with their namespace (state/namespaces.py). Of a state with a TTL values are
+    `Timed` (state/timed.py), and those that have expired are left out.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class SectionWriter:
         self._part_rows = PIECE_ROWS // PARTS  # at first; then by the size of what came before
         self.now_ms = now_ms  #: of the snapshot: what has expired by then does not belong into it
         self._declaration = declaration
+        self._timed = declaration.ttl is not None
         self._key_type = key_type
         self._own = key_groups
         self._max_parallelism = max_parallelism
@@ -69,8 +70,12 @@ class SectionWriter:
         self._block_rows = self._block_bytes = 0
         self._slices: dict[int, list[pa.RecordBatch]] = {}  # by key group
 
-    def add_values(self, keys: list[Any], values: list[Any], expiries: list[int] | None = None) -> None:
+    def add_values(self, keys: list[Any], kept: list[Any]) -> None:
+        if self._timed:
+            keys = [key for key, timed in zip(keys, kept, strict=True) if timed[1] > self.now_ms]
+            kept = [timed for timed in kept if timed[1] > self.now_ms]
         filed = self._file(keys)
+        values, expiries = self._apart(kept)
 
         def columns(rows: slice) -> list[pa.Array]:
             return [
@@ -80,41 +85,51 @@ class SectionWriter:
 
         self._add_in_parts(filed, columns)
 
+    def _apart(self, kept: list[Any]) -> tuple[list[Any], list[int] | None]:
+        """Values and expiries."""
+        return ([value for value, _ in kept], [expiry for _, expiry in kept]) if self._timed else (kept, None)
+
+    def live_entries(self, entries: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
+        """Of a map."""
+        return (
+            (entry for entry in entries.items() if entry[1][1] > self.now_ms) if self._timed else iter(entries.items())
+        )
+
     def add_value_column(self, keys: KeyColumn, values: pa.Array) -> None:
         filed = self._file(keys)
         self._add(filed, self._batch(filed, [values, pa.nulls(len(values))]))
 
-    def add_lists(self, keys: list[Any], lists: list[list[Any]], expiries: list[list[int]] | None = None) -> None:
+    def add_lists(self, keys: list[Any], lists: list[list[Any]]) -> None:
+        if self._timed:
+            now = self.now_ms
+            live = {key: [timed for timed in kept if timed[1] > now] for key, kept in zip(keys, lists, strict=True)}
+            keys, lists = [key for key, kept in live.items() if kept], [kept for kept in live.values() if kept]
         filed = self._file(keys)
         keys_of_lists: Any = filed.keys
 
         def columns(rows: slice) -> list[pa.Array]:
             part = lists[rows]
             lengths = np.fromiter(map(len, part), dtype=np.int32, count=len(part))
-            elements = [element for elements in part for element in elements]
+            elements, expiries = self._apart([element for elements in part for element in elements])
             owners = _Repeated(keys_of_lists[rows], lengths)
             offsets = pa.array(np.concatenate([np.zeros(1, dtype=np.int32), np.cumsum(lengths, dtype=np.int32)]))
             found = [pa.ListArray.from_arrays(offsets, self._column(self._declaration.value_type, elements, owners))]
             if expiries is None:
                 return [*found, pa.nulls(len(part))]
-            each = pa.array([at for moments in expiries[rows] for at in moments], pa.int64())
-            return [*found, pa.ListArray.from_arrays(offsets, each)]
+            return [*found, pa.ListArray.from_arrays(offsets, pa.array(expiries, pa.int64()))]
 
         self._add_in_parts(filed, columns)
 
-    def add_map_entries(
-        self,
-        keys: list[Any],
-        counts: Sequence[int],
-        map_keys: list[Any],
-        values: list[Any],
-        expiries: list[int] | None = None,
-    ) -> None:
-        """`counts[i]` entries belong to `keys[i]`; the other lists hold all of them, one after the other."""
+    def add_map_entries(self, keys: list[Any], counts: Sequence[int], map_keys: list[Any], kept: list[Any]) -> None:
+        """`counts[i]` entries belong to `keys[i]`; the other lists hold all of them, one after the other.
+
+        Only `live_entries`.
+        """
         declaration = self._declaration
         assert isinstance(declaration, MapState)
         filed = self._file(keys)
         owners = _Repeated(filed.keys, np.asarray(counts, dtype=np.int64))
+        values, expiries = self._apart(kept)
 
         def columns(rows: slice) -> list[pa.Array]:
             return [

@@ -18,7 +18,6 @@ has beyond `SECTION_BYTES` is in further sections of it. A row is never cut: one
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,7 +60,7 @@ def section_schema(declaration: Declaration) -> pa.Schema:
 
 
 class SectionReader:
-    """Takes stored rows of one state apart. What has expired by `now_ms` is left out (`live`, `lists`)."""
+    """Takes stored rows of one state apart. What has expired by `now_ms` is left out (`live`, `kept_lists`)."""
 
     def __init__(self, declaration: Declaration, key_type: KeyType, now_ms: int = 0) -> None:
         self.now_ms = now_ms
@@ -89,43 +88,46 @@ class SectionReader:
         return self._read(rows, "value", ListType(value_type) if self._declaration.kind == "list" else value_type)
 
     def live(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that have not expired. Elements of lists are told apart by `lists`."""
+        """The rows that have not expired. Elements of lists are told apart by `kept_lists`."""
         expiry = self._expiry(rows)
         if expiry is None or self._declaration.kind == "list":
             return rows
         return rows.filter(pc.fill_null(pc.greater(expiry, self.now_ms), True))
 
-    def expiries(self, rows: pa.RecordBatch, otherwise: int) -> list[int]:
-        """When each row expires; `otherwise` for those that were stored without a TTL."""
-        expiry = self._expiry(rows)
-        if expiry is None:
-            return [otherwise] * rows.num_rows
-        return expiry.fill_null(otherwise).to_pylist()  # type: ignore[no-any-return]
+    def kept(self, rows: pa.RecordBatch) -> list[Any]:
+        """The values as tables keep them: of a state with a TTL they are `Timed` (state/timed.py).
 
-    def lists(self, rows: pa.RecordBatch) -> list[list[Any]]:
-        """The elements of each row that have not expired."""
-        if self._expiry(rows) is None:
-            return self.values(rows)
-        return [elements for elements, _ in self.expiring_lists(rows, 0)]
+        The time of one that was stored without a TTL begins now.
+        """
+        values, ttl = self.values(rows), self._declaration.ttl
+        if ttl is None:
+            return values
+        expiry, otherwise = self._expiry(rows), self.now_ms + ttl.milliseconds
+        expiries = [otherwise] * len(values) if expiry is None else expiry.fill_null(otherwise).to_pylist()
+        return list(zip(values, expiries, strict=True))
 
-    def expiring_lists(self, rows: pa.RecordBatch, otherwise: int) -> Iterator[tuple[list[Any], list[int]]]:
-        """The same, with the expiry of each element; `otherwise` as in `expiries`."""
-        expiry = self._expiry(rows)
-        values = self.values(rows)
+    def kept_lists(self, rows: pa.RecordBatch) -> list[list[Any]]:
+        """The same for the elements of each row, without those that have expired."""
+        lists, ttl, expiry = self.values(rows), self._declaration.ttl, self._expiry(rows)
+        otherwise = None if ttl is None else self.now_ms + ttl.milliseconds
         if expiry is None:
-            yield from ((elements, [otherwise] * len(elements)) for elements in values)
-            return
-        for elements, moments in zip(values, expiry.to_pylist(), strict=True):
-            if moments is None:
-                moments = [None] * len(elements)
-            if len(moments) != len(elements):
-                raise self._damaged(f"hold a list of {len(elements)} elements with {len(moments)} expiries")
-            live = [
-                (element, otherwise if moment is None else moment)
-                for element, moment in zip(elements, moments, strict=True)
-                if moment is None or moment > self.now_ms
-            ]
-            yield [element for element, _ in live], [moment for _, moment in live]
+            return lists if ttl is None else [[(each, otherwise) for each in elements] for elements in lists]
+        return [
+            self._live_elements(elements, moments, otherwise)
+            for elements, moments in zip(lists, expiry.to_pylist(), strict=True)
+        ]
+
+    def _live_elements(self, elements: list[Any], moments: list[Any] | None, otherwise: int | None) -> list[Any]:
+        if moments is None:
+            moments = [None] * len(elements)
+        if len(moments) != len(elements):
+            raise self._damaged(f"hold a list of {len(elements)} elements with {len(moments)} expiries")
+        live = [
+            (element, otherwise if moment is None else moment)
+            for element, moment in zip(elements, moments, strict=True)
+            if moment is None or moment > self.now_ms
+        ]
+        return [element for element, _ in live] if otherwise is None else live
 
     def value_column(self, rows: pa.RecordBatch) -> pa.Array:
         """The values, still as a column, of the declared type."""

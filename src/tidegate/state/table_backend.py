@@ -4,6 +4,7 @@ rows, walking keys. Executor, the task's thread."""
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -18,18 +19,23 @@ from tidegate.state.declarations import (
     StoredValue,
 )
 from tidegate.state.folding import FoldedAggregating, FoldedReducing
-from tidegate.state.heap_tables import NO_KEY, CurrentKey, refuse_without_key
+from tidegate.state.heap_tables import NO_KEY, CurrentKey
 from tidegate.state.key_groups import key_group
 from tidegate.state.namespaces import bare_key, in_namespace
+from tidegate.state.nested_handles import KeptList, KeptMap, TimedList, TimedMap
 from tidegate.state.sections import SectionReader
+from tidegate.state.timed import TimedValue
 from tidegate.state.timers import TimerState, timers_in_lists
+from tidegate.state.ttl import Lifetime
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidegate.state.backend import Handle
+    from tidegate.state.fitting import Intake
     from tidegate.state.handles import ValueHandle
     from tidegate.state.keys import KeyType
+    from tidegate.types import DataType
 
 
 class StateTable(Protocol):
@@ -65,6 +71,7 @@ class TableBackend(KeyedStateBackend, Generic[TableT]):
         self._wall_clock = wall_clock
         self._current = CurrentKey()
         self._states: dict[str, tuple[Declaration, TableT, Handle]] = {}
+        self._swept: deque[TableT] = deque()  #: the tables whose entries expire
 
     # -- states ------------------------------------------------------------------------------------------------------
 
@@ -72,31 +79,66 @@ class TableBackend(KeyedStateBackend, Generic[TableT]):
         state = self._states.get(declaration.name)
         if state is None:
             state = self._states[declaration.name] = (declaration, *self._new_state(declaration, columnar))
+            if declaration.ttl is not None:
+                self._swept.append(state[1])
         return state[2]
 
     def _new_state(self, declaration: Declaration, columnar: bool) -> tuple[TableT, Handle]:
-        if isinstance(declaration, ListState):
-            return self._new_list(declaration)
-        if isinstance(declaration, MapState):
-            return self._new_map(declaration)
         if isinstance(declaration, TimerState):
             return self._new_timers(declaration)
-        assert isinstance(declaration, StoredValue)
-        table, value = self._new_value(declaration, columnar)
-        if isinstance(declaration, ReducingState):
-            return table, FoldedReducing(declaration, value)
-        if isinstance(declaration, AggregatingState):
-            return table, FoldedAggregating(declaration, value)
-        return table, value
+        if isinstance(declaration, StoredValue):
+            table, value = self._new_value(declaration, columnar)
+            if isinstance(declaration, ReducingState):
+                return table, FoldedReducing(declaration, value)
+            if isinstance(declaration, AggregatingState):
+                return table, FoldedAggregating(declaration, value)
+            return table, value
+        values = self._intake(declaration, declaration.value_type)
+        lifetime = None if declaration.ttl is None else Lifetime(declaration.ttl, self._wall_clock)
+        if isinstance(declaration, ListState):
+            lists: Any = self._new_lists(declaration)
+            if lifetime is None:
+                return lists, KeptList(lists, self._current, values)
+            return lists, TimedList(lists, self._current, values, lifetime)
+        assert isinstance(declaration, MapState)
+        maps: Any = self._new_maps(declaration)
+        keys = self._intake_of_map_keys(declaration)
+        if lifetime is None:
+            return maps, KeptMap(maps, self._current, keys, values)
+        return maps, TimedMap(maps, self._current, keys, values, lifetime)
+
+    def _new_value(self, declaration: StoredValue, columnar: bool) -> tuple[TableT, ValueHandle[Any]]:
+        if declaration.ttl is None:
+            return self._new_plain_value(declaration, columnar)
+        table: Any = self._new_values(declaration)
+        lifetime, intake = (
+            Lifetime(declaration.ttl, self._wall_clock),
+            self._intake(declaration, declaration.value_type),
+        )
+        return table, TimedValue(declaration, table, self._current, self.key_type, intake, lifetime)
 
     @abstractmethod
-    def _new_value(self, declaration: StoredValue, columnar: bool) -> tuple[TableT, ValueHandle[Any]]: ...
+    def _intake(self, declaration: Declaration, data_type: DataType) -> Intake:
+        """In and out of the form in which this backend keeps values of a type."""
 
     @abstractmethod
-    def _new_list(self, declaration: ListState[Any]) -> tuple[TableT, Handle]: ...
+    def _intake_of_map_keys(self, declaration: MapState[Any, Any]) -> Intake: ...
 
     @abstractmethod
-    def _new_map(self, declaration: MapState[Any, Any]) -> tuple[TableT, Handle]: ...
+    def _new_plain_value(self, declaration: StoredValue, columnar: bool) -> tuple[TableT, ValueHandle[Any]]:
+        """Without a TTL, and as fast as can be: its handle is the backend's own."""
+
+    @abstractmethod
+    def _new_values(self, declaration: StoredValue) -> TableT:
+        """`KeptValues` (state/timed.py) too."""
+
+    @abstractmethod
+    def _new_lists(self, declaration: ListState[Any]) -> TableT:
+        """`KeptLists` (state/nested_handles.py) too."""
+
+    @abstractmethod
+    def _new_maps(self, declaration: MapState[Any, Any]) -> TableT:
+        """`KeptMaps` (state/nested_handles.py) too."""
 
     @abstractmethod
     def _new_timers(self, declaration: TimerState) -> tuple[TableT, Handle]: ...
@@ -138,13 +180,6 @@ class TableBackend(KeyedStateBackend, Generic[TableT]):
 
     def clear_current_key(self) -> None:
         self._current.unset()
-
-    def _current_key(self) -> Any:
-        """For handles off the fast path. :raises ConfigurationError: when no key is current."""
-        key = self._current.key
-        if key is NO_KEY:
-            refuse_without_key()
-        return key
 
     def entries(self, state_name: str) -> Iterator[tuple[Hashable, Any]]:
         return self._states[state_name][1].entries()

@@ -4,18 +4,13 @@
 uploaded again that the last *completed* checkpoint of this lineage has as well. The acknowledgement names all files, old
 and new, so whoever reads the checkpoint needs no other.
 
-    restored(n)   the database was opened from the files of checkpoint n          lineage: n's files
-    stored(n)     the files of n are uploaded, and will be acknowledged           pending: n's files
-    completed(n)  n is in the log                                                 lineage: n's files; older pending: gone
-    aborted(n)    n was given up                                                  pending n: gone
+Which checkpoint that is, and which are pending, is a matter of protocol/owned_state.py.
 
-Invariant 1. Nothing is built on an upload that is not confirmed: it may never have been acknowledged, and its files may
-             be deleted with it.
-Invariant 2. A table that the lineage has is uploaded again all the same, when a pending checkpoint has uploaded it under
+Invariant 1. A table that the lineage has is uploaded again all the same, when a pending checkpoint has uploaded it under
              another path: if that one completes, the first copy is used by nobody, and may be gone before we hear of it.
-Invariant 3. One lineage for each attempt and subtask. It begins with the files that the database was opened from, or with
+Invariant 2. One lineage for each attempt and subtask. It begins with the files that the database was opened from, or with
              nothing; what another attempt has uploaded is never built on. (A table's name is of one database only.)
-Invariant 4. Each upload has a path of its own: it holds the checkpoint and the attempt.
+Invariant 3. Each upload has a path of its own: it holds the checkpoint and the attempt.
 
 `stored` and `plan` are called in the snapshot's thread, the others in the task's.
 """
@@ -25,12 +20,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from tidegate.errors import StorageError
 from tidegate.ids import CheckpointId
 from tidegate.ports import SnapshotStorage
-from tidegate.state.rocksdb_files import LocalFile
+from tidegate.protocol.owned_state import OwnedState
+from tidegate.state.backend import LocalFile
 from tidegate.storage.state_files import SmallFile, StateFiles, StoredFile, store_file
 
 log = logging.getLogger("tidegate.task")
@@ -39,31 +35,22 @@ log = logging.getLogger("tidegate.task")
 MapFiles = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
-@runtime_checkable
-class FilesSnapshot(Protocol):
-    """A snapshot that can be kept as files; `RocksSnapshot` is one."""
-
-    def files(self) -> list[LocalFile]: ...
-
-
 class Lineage:
     """Which tables of one database are stored, as far as completed checkpoints say."""
 
     def __init__(self) -> None:
-        self._base: dict[str, StoredFile] = {}  #: by name; of the last completed checkpoint
-        self._base_id = CheckpointId(0)
-        self._pending: dict[CheckpointId, dict[str, StoredFile]] = {}
+        self._owned: OwnedState[dict[str, StoredFile]] = OwnedState()  #: by name
         self._lock = threading.Lock()
 
     def restored(self, checkpoint: CheckpointId, files: Iterable[StoredFile]) -> None:
         """The database continues with these very tables, and the checkpoint is ours to build on."""
         with self._lock:
-            self._base, self._base_id = {file.name: file for file in files}, checkpoint
+            self._owned.restored(checkpoint, {file.name: file for file in files})
 
     def plan(self, tables: Sequence[LocalFile]) -> tuple[list[StoredFile], list[LocalFile]]:
         """(stored already, to upload)."""
         with self._lock:
-            usable = {name: file for name, file in self._base.items() if not self._uploaded_again(file)}
+            usable = {name: file for name, file in (self._owned.base or {}).items() if not self._uploaded_again(file)}
         reused, new = [], []
         for table in tables:
             file = usable.get(table.name)
@@ -76,33 +63,26 @@ class Lineage:
     def _uploaded_again(self, file: StoredFile) -> bool:
         return any(
             other is not None and other.path != file.path
-            for other in (files.get(file.name) for files in self._pending.values())
+            for other in (files.get(file.name) for files in self._owned.pending.values())
         )
 
     def stored(self, checkpoint: CheckpointId, files: Iterable[StoredFile]) -> None:
         """To be called before the acknowledgement: its answer may be quick."""
         with self._lock:
-            if checkpoint > self._base_id:
-                self._pending[checkpoint] = {file.name: file for file in files}
+            self._owned.stored(checkpoint, {file.name: file for file in files})
 
     def completed(self, checkpoint: CheckpointId) -> None:
-        """A checkpoint that this subtask has no files in (a savepoint) changes nothing."""
         with self._lock:
-            files = self._pending.pop(checkpoint, None)
-            if files is None:
-                return
-            self._base, self._base_id = files, checkpoint
-            # An older one can never complete any more.
-            self._pending = {id: pending for id, pending in self._pending.items() if id > checkpoint}
+            self._owned.completed(checkpoint)
 
     def aborted(self, checkpoint: CheckpointId) -> None:
         with self._lock:
-            self._pending.pop(checkpoint, None)
+            self._owned.aborted(checkpoint)
 
 
 def store_increment(
     lineage: Lineage,
-    snapshot: FilesSnapshot,
+    files: Sequence[LocalFile],
     storage: SnapshotStorage,
     checkpoint: CheckpointId,
     path_of: Callable[[str], str],
@@ -113,14 +93,13 @@ def store_increment(
     share: bool = True,
     map_files: MapFiles = map,
 ) -> StateFiles:
-    """Upload what must be; everything is durable when this returns. The snapshot may be released then.
+    """Upload what must be; everything is durable when this returns. The snapshot that `files` are of may be released then.
 
     `path_of` gives the path of a new file by its local name, and must hold checkpoint and attempt. `share=False` uploads all
     and is built on by nobody: a savepoint owns its files.
 
     :raises StorageError: nothing is left behind then, as far as storage lets us.
     """
-    files = snapshot.files()
     tables = [file for file in files if file.shareable]
     small_files = [SmallFile(file.name, file.path.read_bytes()) for file in files if not file.shareable]
     reused, new = lineage.plan(tables) if share else ([], tables)

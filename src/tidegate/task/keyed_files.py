@@ -7,7 +7,8 @@
     restore     the task's thread, before the first record
 
 RocksDB's files are its tables (`RocksFiles`, task/incremental.py says which are shared); the heap's are a full base and
-increments of changed keys (`HeapFiles`).
+increments of changed keys (`HeapFiles`). What checkpoints own, and on which the next can be built, is said by
+protocol/owned_state.py.
 """
 
 from __future__ import annotations
@@ -18,27 +19,25 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from tidegate.ids import CheckpointId
 from tidegate.ports import SnapshotStorage
+from tidegate.protocol.owned_state import OwnedState
 from tidegate.savepoints.stored_sections import stored_sections
-from tidegate.state.backend import KeyedSnapshot, KeyedStateBackend, Section
-from tidegate.state.heap import HeapSnapshot, HeapStateBackend
+from tidegate.state.backend import KeyedSnapshot, KeyedStateBackend, Section, StoredFolder
 from tidegate.storage.increment_file import store_increment_file
-from tidegate.storage.state_files import HEAP, ROCKSDB, StateFiles, StoredFile, fetch_state
-from tidegate.task.incremental import FilesSnapshot, Lineage, store_increment
+from tidegate.storage.state_files import HEAP, StateFiles, StoredFile, fetch_state
+from tidegate.task.incremental import Lineage, store_increment
 from tidegate.task.local_copies import LocalCopies
 
 if TYPE_CHECKING:
-    from tidegate.state.rocksdb import RocksStateBackend
     from tidegate.task.operators.base import RunningOperator
 
 #: The path of a new file: (checkpoint, its name). Holds the operator, the slot and the attempt.
 PathOf = Callable[[CheckpointId, str], str]
 
 LONGEST_CHAIN = 16  #: increments over one base; a restore reads all of them
-MAX_GIVEN_UP = 64  #: far more than can be under way
 LARGEST_SHARE = 0.5  #: of the base's size; when the increments are larger together, the next checkpoint is a new base
 
 
@@ -77,7 +76,8 @@ class RocksFiles(KeyedFiles):
     _lineage: Lineage = field(default_factory=Lineage, init=False)
 
     def store(self, checkpoint: CheckpointId, snapshot: KeyedSnapshot) -> StateFiles:
-        files = cast("FilesSnapshot", snapshot)
+        files = snapshot.files()
+        assert files is not None, "a backend with a file format has files"
         stored = store_increment(
             self._lineage,
             files,
@@ -88,7 +88,7 @@ class RocksFiles(KeyedFiles):
             subtask=self.subtask,
             key_groups=self.key_groups,
         )
-        here = {file.name: file.path for file in files.files()}
+        here = {file.name: file.path for file in files}
         self.copies.link(checkpoint, {file.path: here[file.name] for file in stored.files})
         return stored
 
@@ -106,9 +106,8 @@ class RocksFiles(KeyedFiles):
 class _Stored:
     """A stored snapshot that is kept in memory, to be compared with the next."""
 
-    checkpoint: CheckpointId
     files: list[StoredFile]
-    snapshot: HeapSnapshot
+    snapshot: KeyedSnapshot
 
 
 class SharedSnapshots:
@@ -145,27 +144,22 @@ class HeapFiles(KeyedFiles):
     changed since is found by comparing, and costs the task nothing while it runs. The price is memory, for the old values
     of what was changed.
 
-    Invariant 1. Nothing is built on a checkpoint that is not completed; and while a new base is pending, nothing is built on
-                 the old one, whose files may be gone once the new one completes.
+    Invariant 1. While a new base is pending, nothing is built on the old one, whose files may be gone once the new one
+                 completes.
     Invariant 2. A snapshot is not released while it is compared with, or stored: the next checkpoint may complete, and become
                  the base, in the middle of that. One that is released looks as if nothing had changed.
     """
 
-    backend: HeapStateBackend = field(kw_only=True)
-    _base: _Stored | None = field(default=None, init=False)
-    _pending: dict[CheckpointId, _Stored] = field(default_factory=dict, init=False)
-    _given_up: set[CheckpointId] = field(default_factory=set, init=False)  #: and perhaps not stored yet
+    backend: KeyedStateBackend = field(kw_only=True)
+    _owned: OwnedState[_Stored] = field(default_factory=OwnedState, init=False)
     _shared: SharedSnapshots = field(default_factory=SharedSnapshots, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def store(self, checkpoint: CheckpointId, snapshot: KeyedSnapshot) -> StateFiles:
-        assert isinstance(snapshot, HeapSnapshot)
         files = self._store(checkpoint, snapshot)
         with self._lock:
-            newest = self._base is None or checkpoint > self._base.checkpoint
-            if newest and checkpoint not in self._given_up:  # else nobody would ever ask for it again
+            if self._owned.stored(checkpoint, _Stored(files, snapshot)):
                 self._shared.hold(snapshot)
-                self._pending[checkpoint] = _Stored(checkpoint, files, snapshot)
         return StateFiles(
             uid=self.uid,
             subtask=self.subtask,
@@ -175,7 +169,7 @@ class HeapFiles(KeyedFiles):
             format=HEAP,
         )
 
-    def _store(self, checkpoint: CheckpointId, snapshot: HeapSnapshot) -> list[StoredFile]:
+    def _store(self, checkpoint: CheckpointId, snapshot: KeyedSnapshot) -> list[StoredFile]:
         with self._lock:
             base = self._buildable()
             if base is not None:
@@ -192,10 +186,10 @@ class HeapFiles(KeyedFiles):
         return [self._upload(checkpoint, "base", snapshot.sections())]
 
     def _buildable(self) -> _Stored | None:
-        base = self._base
+        base = self._owned.base
         if base is None or len(base.files) > LONGEST_CHAIN:
             return None
-        if any(stored.files[0] != base.files[0] for stored in self._pending.values()):
+        if any(stored.files[0] != base.files[0] for stored in self._owned.pending.values()):
             return None  # a new base is under way
         grown = sum(file.size for file in base.files[1:])
         return base if grown <= LARGEST_SHARE * base.files[0].size else None
@@ -208,29 +202,18 @@ class HeapFiles(KeyedFiles):
 
     def completed(self, checkpoint: CheckpointId) -> None:
         with self._lock:
-            stored = self._pending.pop(checkpoint, None)
-            if stored is None:
-                return  # a savepoint, or one that we have heard of before
-            old = [self._pending.pop(older) for older in list(self._pending) if older < checkpoint]
-            if self._base is not None:
-                old.append(self._base)
-            self._base = stored
-            self._given_up = {id for id in self._given_up if id > checkpoint}
-        for each in old:
+            gone = self._owned.completed(checkpoint)
+        for each in gone:
             self._shared.let_go(each.snapshot)
 
     def aborted(self, checkpoint: CheckpointId) -> None:
         with self._lock:
-            stored = self._pending.pop(checkpoint, None)
-            if stored is None:
-                self._given_up.add(checkpoint)
-                if len(self._given_up) > MAX_GIVEN_UP:
-                    self._given_up.remove(min(self._given_up))
+            stored = self._owned.aborted(checkpoint)
         if stored is not None:
             self._shared.let_go(stored.snapshot)
 
     def restored(self, checkpoint: CheckpointId, state: StateFiles) -> None:
-        self._base = _Stored(checkpoint, list(state.files), self.backend.snapshot())
+        self._owned.restored(checkpoint, _Stored(list(state.files), self.backend.snapshot()))
 
 
 class SlotFiles(dict[str, KeyedFiles]):
@@ -249,7 +232,7 @@ class SlotFiles(dict[str, KeyedFiles]):
             if backend is None:
                 continue
             of, named = (operator.uid, operator.subtask, backend.key_groups), path_of(operator.uid)
-            if isinstance(backend, HeapStateBackend):
+            if backend.file_format is None:
                 stored = self.copies.around(storage)
                 self[operator.uid] = HeapFiles(*of, stored, named, self.copies, backend=backend)
             else:
@@ -287,21 +270,19 @@ def restore_files(
 
     :raises CheckpointDamaged: when a file is not what was stored.
     """
-    if not isinstance(backend, HeapStateBackend) and all(state.format == ROCKSDB for state in states) and not dropped:
-        return _restore_rocks(cast("RocksStateBackend", backend), storage, states, copies)
+    if backend.file_format is not None and not dropped and all(state.format == backend.file_format for state in states):
+        return _restore_folders(backend, storage, states, copies)
     for state in states:
         for section in stored_sections(storage, state, backend.key_groups):
             if section.state not in dropped:
                 backend.restore(section.state, section.kind, [section.rows])
     same = not dropped and len(states) == 1 and states[0].key_groups == backend.key_groups
-    return same and isinstance(backend, HeapStateBackend) and states[0].format == HEAP
+    return same and backend.file_format is None and states[0].format == HEAP
 
 
-def _restore_rocks(
-    backend: RocksStateBackend, storage: SnapshotStorage, states: Sequence[StateFiles], copies: Mapping[str, Path]
+def _restore_folders(
+    backend: KeyedStateBackend, storage: SnapshotStorage, states: Sequence[StateFiles], copies: Mapping[str, Path]
 ) -> bool:
-    from tidegate.state.rocksdb import StoredFolder
-
     folders = []
     for state in states:
         folder = backend.fetch_folder()

@@ -7,7 +7,7 @@ native      what a checkpoint would store: RocksDB's tables as they are, all els
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from tidegate.graph.plan import JobPlan
 from tidegate.graph.specs import keys_of
 from tidegate.ids import CheckpointId, SlotId
 from tidegate.ports import SnapshotStorage
-from tidegate.state.backend import Section
+from tidegate.state.backend import LocalFile, Section
 from tidegate.state.canonical_rows import canonical_rows
 from tidegate.state.key_groups import key_group_range
 from tidegate.state.keys import KeyType
@@ -24,7 +24,7 @@ from tidegate.storage.metadata import NOT_KEYED, FileRef
 from tidegate.storage.savepoint_format import native_file_path, state_file_path, table_path
 from tidegate.storage.state_files import StateFiles
 from tidegate.storage.state_tables import store_table
-from tidegate.task.incremental import FilesSnapshot, Lineage, store_increment
+from tidegate.task.incremental import Lineage, store_increment
 from tidegate.task.operators.base import OperatorSnapshot
 from tidegate.wire.control import SavepointOrder
 
@@ -44,7 +44,7 @@ def store_files(
     """The native format of a backend whose state is files: they are uploaded as they are. Durable when it returns."""
     planned = {str(operator.uid): operator for operator in plan.operators}
 
-    def store(operator: OperatorSnapshot, files: FilesSnapshot) -> StateFiles:
+    def store(operator: OperatorSnapshot, files: Sequence[LocalFile]) -> StateFiles:
         of = planned[operator.uid]
         return store_increment(
             Lineage(),
@@ -60,8 +60,8 @@ def store_files(
 
     stored: list[StateFiles] = []
     for operator in operators:
-        files: object = operator.keyed
-        if isinstance(files, FilesSnapshot):
+        files = None if operator.keyed is None else operator.keyed.files()
+        if files is not None:
             stored.append(store(operator, files))
     return stored
 
