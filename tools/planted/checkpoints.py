@@ -58,8 +58,8 @@ MUTANTS = (
         (
             Change(
                 "protocol/checkpointing.py",
-                "for id, savepoint in self.uncovered.items() if id < self.latest_completed]",
-                "for id, savepoint in self.uncovered.items()]",
+                " for each in uncovered if each.checkpoint < self.latest_completed]",
+                " for each in uncovered]",
             ),
         ),
         (STOPPING,),
@@ -140,8 +140,8 @@ MUTANTS = (
         (
             Change(
                 "protocol/checkpointing.py",
-                "        if pending.snapshots.keys() != self.slots:\n            return []\n",
-                "        if len(pending.snapshots) < len(self.slots) - 1:\n            return []\n",
+                "        if acked.snapshots.keys() != self.slots:\n            return []\n",
+                "        if len(acked.snapshots) < len(self.slots) - 1:\n            return []\n",
             ),
         ),
         (CHECKPOINTING,),

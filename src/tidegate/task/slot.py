@@ -21,6 +21,7 @@ from tidegate.errors import ProtocolViolation
 from tidegate.graph.plan import PlannedEdge
 from tidegate.ids import ChannelId, CheckpointId
 from tidegate.ports import Background, ControlPort, CrashPoints, RunAtOnce, SnapshotStorage
+from tidegate.protocol.logged import LoggedCheckpoint
 from tidegate.state.backends import StateBackends
 from tidegate.storage.paths import JobPaths
 from tidegate.task.arrivals import Arrivals
@@ -355,7 +356,7 @@ class Slot:
             self._become_ready()
         else:
             self._restored_from = CheckpointId(start.restored_from)
-            self._commits.commit_up_to(self._restored_from)
+            self._commits.commit_up_to(LoggedCheckpoint.from_driver(self._restored_from))
 
     def _committed(self, checkpoint: CheckpointId) -> None:
         if not self._checkpoints.opened and not self._commit_only:
@@ -371,7 +372,7 @@ class Slot:
         self._checkpoints.completed(checkpoint)
         self._files.completed(checkpoint)
         self._notify_complete(checkpoint)
-        self._commits.commit_up_to(checkpoint)
+        self._commits.commit_up_to(LoggedCheckpoint.from_driver(checkpoint))
 
     def _notify_complete(self, checkpoint: CheckpointId) -> None:
         """Ids only grow: what comes twice, or late, is not told again."""
@@ -385,7 +386,7 @@ class Slot:
         self._checkpoints.aborted(checkpoint)
         if latest_completed > self._restored_from:  # repairs a lost "complete"
             self._notify_complete(latest_completed)
-            self._commits.commit_up_to(latest_completed)
+            self._commits.commit_up_to(LoggedCheckpoint.from_driver(latest_completed))
 
     # -- frames ---------------------------------------------------------------------------------------------------
 
