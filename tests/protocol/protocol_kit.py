@@ -16,6 +16,7 @@ import tidegate as tg
 from tidegate.connectors.contract import ReaderContext, Source, SourceReader, Split
 from tidegate.coordinator.observing import JobStatus
 from tidegate.ids import AttemptId, AttemptNumber, CheckpointId, Generation, SlotId
+from tidegate.protocol.logged import LoggedCheckpoint
 from tidegate.storage.log import LogKind, LogRecord, decode_record
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import ObjectStore, open_store
@@ -33,6 +34,11 @@ def fresh_storage() -> str:
 
 def checkpoint_id(number: int) -> CheckpointId:
     return CheckpointId(number)
+
+
+def logged(number: int) -> LoggedCheckpoint:
+    """As if its record had been read from the log."""
+    return LoggedCheckpoint.in_log(number)
 
 
 def attempt_id(number: int = 1, generation: int = 1) -> AttemptId:

@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from protocol_kit import attempt_id, checkpoint_id, slot_ids
+from protocol_kit import attempt_id, checkpoint_id, logged, slot_ids
 
+from tidegate.errors import ProtocolViolation
 from tidegate.ids import AttemptId, CheckpointId, SlotId
 from tidegate.protocol.checkpoint_events import (
     AbortReason,
     AckAnswer,
     Action,
+    CheckpointLogged,
     CheckpointRequested,
-    CheckpointStored,
     CheckpointStoreFailed,
     DiscardSnapshot,
     EndRequested,
@@ -25,6 +26,7 @@ from tidegate.protocol.checkpoint_events import (
     NotifyAborted,
     NotifyComplete,
     Purpose,
+    SavepointStored,
     SlotBecameReady,
     SlotCommitted,
     SlotEnded,
@@ -34,6 +36,7 @@ from tidegate.protocol.checkpoint_events import (
     TimePassed,
     TriggerCheckpoint,
 )
+from tidegate.protocol.checkpoint_states import MOVES, CheckpointState
 from tidegate.protocol.checkpointing import FINAL_RETRY_S, CheckpointPolicy, CheckpointScheduler
 
 S0, S1, S2 = SlotId(0, 0), SlotId(1, 0), SlotId(1, 1)
@@ -54,7 +57,9 @@ class Coordinator:
         self.scheduler = CheckpointScheduler(attempt_id(2), self.slots, self.policy, checkpoint_id(self.next_id))
 
     def on(self, event: Event) -> list[Action]:
-        return self.scheduler.on(event, self.now)
+        actions = self.scheduler.on(event, self.now)
+        self.scheduler.validate()
+        return actions
 
     def after(self, seconds: float) -> list[Action]:
         self.now += seconds
@@ -79,7 +84,7 @@ class Coordinator:
 
     def complete(self, checkpoint: int) -> list[Action]:
         self.ack_all(checkpoint)
-        return self.on(CheckpointStored(checkpoint_id(checkpoint)))
+        return self.on(CheckpointLogged(logged(checkpoint)))
 
     def decline(self, slot: SlotId, checkpoint: int, attempt: AttemptId | None = None) -> list[Action]:
         return self.on(SnapshotDeclined(slot, attempt or attempt_id(2), checkpoint_id(checkpoint), "disk full"))
@@ -98,7 +103,7 @@ def triggered(checkpoint: int, purpose: Purpose = Purpose.PERIODIC) -> TriggerCh
 
 
 def pending(of: Coordinator) -> list[int]:
-    return list(of.scheduler.pending)
+    return [each.checkpoint for each in of.scheduler.under_way]
 
 
 # -- triggers ---------------------------------------------------------------------------------------------------------
@@ -119,11 +124,11 @@ def test_the_interval_counts_from_plan_to_plan_and_a_late_one_is_made_up_for_at_
     job = coordinator()
     assert job.after(10) == [triggered(1)]
     assert job.after(3) == []
-    assert job.complete(1) == [NotifyComplete(checkpoint_id(1))]
+    assert job.complete(1) == [NotifyComplete(logged(1))]
     assert job.after(6.9) == []
     assert job.after(0.1) == [triggered(2)]
     job.now += 35  # three intervals pass while it is under way: they become one
-    assert job.complete(2) == [NotifyComplete(checkpoint_id(2)), triggered(3)]
+    assert job.complete(2) == [NotifyComplete(logged(2)), triggered(3)]
 
 
 def test_without_an_interval_there_are_no_periodic_checkpoints() -> None:
@@ -164,7 +169,7 @@ def test_a_request_ignores_interval_and_pause_but_not_the_number_under_way() -> 
 
     assert triggered(2, Purpose.REQUESTED) in job.complete(1)
     assert triggered(3, Purpose.REQUESTED) in job.complete(2)
-    assert job.complete(3) == [NotifyComplete(checkpoint_id(3))]
+    assert job.complete(3) == [NotifyComplete(logged(3))]
 
 
 def test_a_users_request_goes_before_a_periodic_checkpoint_that_has_waited_longer() -> None:
@@ -252,7 +257,7 @@ def test_a_checkpoint_is_stored_when_the_last_slot_has_acknowledged_and_complete
     assert job.ack(S1, 1, "b") == []
     assert job.ack(S2, 1, "c") == [StoreCheckpoint(checkpoint_id(1), Purpose.PERIODIC, {S0: "a", S1: "b", S2: "c"})]
     assert job.scheduler.latest_completed == 0
-    assert job.on(CheckpointStored(checkpoint_id(1))) == [NotifyComplete(checkpoint_id(1))]
+    assert job.on(CheckpointLogged(logged(1))) == [NotifyComplete(logged(1))]
     assert job.scheduler.latest_completed == 1
 
 
@@ -315,7 +320,7 @@ def test_an_acknowledgement_of_another_attempt_is_discarded(attempt: AttemptId) 
     job.ack(S1, 1)
 
     assert job.ack(S2, 1, "old", attempt) == [DiscardSnapshot(S2, checkpoint_id(1), "old", AckAnswer.FOREIGN)]
-    assert not job.scheduler.pending[checkpoint_id(1)].storing
+    assert not job.scheduler.checkpoints[checkpoint_id(1)].storing
 
 
 def test_an_acknowledgement_of_a_slot_that_is_not_in_the_plan_is_discarded() -> None:
@@ -355,7 +360,7 @@ def test_acknowledgements_of_two_checkpoints_do_not_mix() -> None:
     (first,) = job.ack(S2, 1, "1c")
     assert isinstance(first, StoreCheckpoint)
     assert first.snapshots == {S0: "1a", S1: "1b", S2: "1c"}
-    assert job.on(CheckpointStored(checkpoint_id(1))) == [NotifyComplete(checkpoint_id(1))]
+    assert job.on(CheckpointLogged(logged(1))) == [NotifyComplete(logged(1))]
     (second,) = job.ack(S2, 2, "2c")
     assert isinstance(second, StoreCheckpoint)
     assert second.snapshots == {S0: "2a", S1: "2b", S2: "2c"}
@@ -368,7 +373,7 @@ def test_a_completed_checkpoint_subsumes_the_older_ones_before_anybody_is_told()
     aborted, complete = job.complete(2)
     assert isinstance(aborted, NotifyAborted)
     assert (aborted.checkpoint, aborted.reason, aborted.latest_completed) == (1, AbortReason.SUBSUMED, 2)
-    assert complete == NotifyComplete(checkpoint_id(2))
+    assert complete == NotifyComplete(logged(2))
     assert job.scheduler.failures_in_a_row == 0
     assert DiscardSnapshot(S1, checkpoint_id(1), "s", AckAnswer.UNKNOWN) in job.ack(S1, 1)
 
@@ -387,8 +392,8 @@ def test_two_checkpoints_that_are_stored_in_order_complete_in_order() -> None:
     assert [type(action) for action in job.ack_all(1)] == [StoreCheckpoint]
     assert [type(action) for action in job.ack_all(2)] == [StoreCheckpoint]
 
-    assert NotifyComplete(checkpoint_id(1)) in job.on(CheckpointStored(checkpoint_id(1)))
-    assert NotifyComplete(checkpoint_id(2)) in job.on(CheckpointStored(checkpoint_id(2)))
+    assert NotifyComplete(logged(1)) in job.on(CheckpointLogged(logged(1)))
+    assert NotifyComplete(logged(2)) in job.on(CheckpointLogged(logged(2)))
     assert job.scheduler.latest_completed == 2
 
 
@@ -401,7 +406,7 @@ def test_the_timeout_of_one_leaves_the_other_alone() -> None:
     assert isinstance(aborted, NotifyAborted)
     assert aborted.checkpoint == 1
     assert pending(job) == [2]
-    assert NotifyComplete(checkpoint_id(2)) in job.complete(2)
+    assert NotifyComplete(logged(2)) in job.complete(2)
 
 
 # -- trouble ----------------------------------------------------------------------------------------------------------
@@ -427,7 +432,7 @@ def test_a_checkpoint_that_is_being_stored_can_no_longer_be_declined_or_expire()
 
     assert job.decline(S1, 1) == []
     assert job.after(600) == []
-    assert job.on(CheckpointStored(checkpoint_id(1))) == [NotifyComplete(checkpoint_id(1))]
+    assert job.on(CheckpointLogged(logged(1))) == [NotifyComplete(logged(1))]
 
 
 def test_a_checkpoint_that_could_not_be_stored_is_given_up() -> None:
@@ -500,7 +505,7 @@ def test_when_all_input_has_ended_the_final_checkpoint_comes_at_once_and_the_job
     assert job.on(SlotEnded(S0)) == []
     assert job.on(SlotEnded(S1)) == []
     assert job.on(SlotEnded(S2)) == [triggered(1, Purpose.FINAL)]
-    assert job.complete(1) == [NotifyComplete(checkpoint_id(1))]
+    assert job.complete(1) == [NotifyComplete(logged(1))]
     assert job.on(SlotCommitted(S0, checkpoint_id(1))) == []
     assert job.on(SlotCommitted(S1, checkpoint_id(1))) == []
     assert job.on(SlotCommitted(S2, checkpoint_id(1))) == [FinishJob()]
@@ -524,14 +529,14 @@ def test_a_commit_that_is_reported_before_the_final_checkpoint_is_complete_does_
 
     assert job.all_committed(1) == []
     job.ack_all(1)
-    assert FinishJob() in job.on(CheckpointStored(checkpoint_id(1)))
+    assert FinishJob() in job.on(CheckpointLogged(logged(1)))
 
 
 def test_the_final_checkpoint_waits_for_one_under_way_and_is_tried_again_when_it_fails() -> None:
     job = coordinator()
     job.after(10)
     assert job.all_ended() == []
-    assert job.complete(1) == [NotifyComplete(checkpoint_id(1)), triggered(2, Purpose.FINAL)]
+    assert job.complete(1) == [NotifyComplete(logged(1)), triggered(2, Purpose.FINAL)]
 
     (aborted,) = job.decline(S0, 2)
     assert isinstance(aborted, NotifyAborted)
@@ -572,8 +577,8 @@ def test_in_any_order_of_events_the_invariants_hold(case: int) -> None:
     acked: dict[CheckpointId, set[SlotId]] = {}
     for _ in range(800):
         id = checkpoint_id(max(1, job.scheduler.next_id - rng.randint(0, 4)))
-        if job.scheduler.pending and rng.random() < 0.8:
-            id = rng.choice(list(job.scheduler.pending))
+        if job.scheduler.checkpoints and rng.random() < 0.8:
+            id = rng.choice(list(job.scheduler.checkpoints))
         slot = rng.choice([*sorted(SLOTS), SlotId(9, 9)])
         attempt = attempt_id(rng.choice([2, 2, 2, 2, 1]))
         event: Event = rng.choice(
@@ -589,12 +594,12 @@ def test_in_any_order_of_events_the_invariants_hold(case: int) -> None:
         if storing and rng.random() < 0.3:
             first = storing.pop(0)  # one background thread: in order
             if rng.random() < 0.8:
-                event = CheckpointStored(first)
+                event = CheckpointLogged(logged(first))
                 stored.append(first)
             else:
                 event = CheckpointStoreFailed(first, "")
         is_ours = isinstance(event, SnapshotAcknowledged) and event.attempt == attempt_id(2) and event.slot in SLOTS
-        if is_ours and event.checkpoint in job.scheduler.pending:
+        if is_ours and event.checkpoint in job.scheduler.checkpoints:
             acked.setdefault(event.checkpoint, set()).add(event.slot)
         job.now += rng.choice([0.0, 0.0, 0.2, 1.0])
         for action in job.on(event):
@@ -605,10 +610,10 @@ def test_in_any_order_of_events_the_invariants_hold(case: int) -> None:
                     assert acked[checkpoint] == SLOTS == snapshots.keys()
                     assert checkpoint not in storing
                     storing.append(checkpoint)
-                case NotifyComplete(checkpoint):
-                    assert checkpoint in stored
-                    told.append(checkpoint)
-        assert len(job.scheduler.pending) <= job.policy.max_concurrent
+                case NotifyComplete(permit):
+                    assert permit.id in stored
+                    told.append(permit.id)
+        assert len(job.scheduler.under_way) <= job.policy.max_concurrent
     assert given_out == list(range(1, len(given_out) + 1))
     assert told == stored == sorted(stored)
     assert stored
@@ -657,7 +662,7 @@ def test_a_checkpoint_that_is_being_stored_may_be_complete_in_a_moment() -> None
     job.ack_all(1)
 
     assert ending(job) == []
-    assert job.on(CheckpointStored(checkpoint_id(1))) == [NotifyComplete(checkpoint_id(1))]
+    assert job.on(CheckpointLogged(logged(1))) == [NotifyComplete(logged(1))]
     assert job.all_committed(1) == [CANCELED]
 
 
@@ -675,3 +680,75 @@ def test_what_was_restored_is_committed_before_the_slots_are_ready() -> None:
     job.scheduler = CheckpointScheduler(attempt_id(2), SLOTS, job.policy, checkpoint_id(8), checkpoint_id(7))
 
     assert ending(job) == [CANCELED]
+
+
+# -- the table, the story, the permit ----------------------------------------------------------------------------------
+
+
+def test_what_storage_answers_must_have_been_asked_and_the_story_says_what_came_before() -> None:
+    job = coordinator()
+    job.after(10)
+    job.ack(S0, 1)
+
+    with pytest.raises(ProtocolViolation, match="nobody had asked for it") as raised:
+        job.on(CheckpointLogged(logged(1)))
+
+    *_, triggered_line, acknowledged, last = raised.value.story  # type: ignore[attr-defined]
+    assert triggered_line.endswith(
+        "TimePassed() -> TriggerCheckpoint(checkpoint=1, purpose=<Purpose.PERIODIC: 'periodic'>, request=None)"
+    )
+    assert "SnapshotAcknowledged" in acknowledged
+    assert "LoggedCheckpoint(1)" in last
+    assert acknowledged in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [CheckpointLogged(logged(9)), SavepointStored(checkpoint_id(9)), CheckpointStoreFailed(checkpoint_id(9), "")],
+)
+def test_an_answer_about_a_checkpoint_that_nobody_knows_is_a_bug_of_ours(answer: Event) -> None:
+    with pytest.raises(ProtocolViolation, match="checkpoint 9 was stored, or failed to be"):
+        coordinator().on(answer)
+
+
+def test_a_checkpoint_cannot_complete_without_its_record() -> None:
+    job = coordinator()
+    job.after(10)
+    job.ack_all(1)
+
+    with pytest.raises(ProtocolViolation, match="no log record makes it count"):
+        job.on(SavepointStored(checkpoint_id(1)))
+
+
+def test_the_story_is_bounded_and_keeps_no_snapshot() -> None:
+    job = coordinator()
+    for _ in range(1000):
+        job.ack(S0, 1, snapshot="x" * 10_000)
+
+    lines = job.scheduler.story.lines()
+    assert len(lines) < 100
+    assert max(map(len, lines)) <= 300
+    assert "xx" not in "".join(lines)
+
+
+@pytest.mark.parametrize("from_", CheckpointState)
+@pytest.mark.parametrize("to", CheckpointState)
+def test_a_move_that_the_table_does_not_have_is_refused(from_: CheckpointState, to: CheckpointState) -> None:
+    job = coordinator()
+    job.after(10)
+    job.scheduler.checkpoints[checkpoint_id(1)].state = from_
+    if to in MOVES[from_]:
+        assert job.scheduler._move(checkpoint_id(1), to).state is to
+        assert (checkpoint_id(1) in job.scheduler.checkpoints) == bool(MOVES[to])
+    else:
+        with pytest.raises(ProtocolViolation, match=f"checkpoint 1 cannot go from {from_.name} to {to.name}"):
+            job.scheduler._move(checkpoint_id(1), to)
+
+
+def test_validate_finds_a_state_that_cannot_be() -> None:
+    job = coordinator()
+    job.after(10)
+    job.scheduler.checkpoints[checkpoint_id(1)].state = CheckpointState.UNCOVERED
+
+    with pytest.raises(ProtocolViolation, match="only savepoints wait for another"):
+        job.scheduler.validate()

@@ -133,7 +133,7 @@ class AtTheSavepoint(InProcessCrashPoints):
         if told is not None:
             return told.purpose
         running = self.run.running  # what is being decided is published afterwards
-        pending = None if running is None else running.attempt.scheduler.pending.get(CheckpointId(checkpoint))
+        pending = None if running is None else running.attempt.scheduler.checkpoints.get(CheckpointId(checkpoint))
         return None if pending is None else pending.purpose.value
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from protocol_kit import checkpoint_id
+from protocol_kit import checkpoint_id, logged
 from test_checkpointing import S1, Coordinator
 
+from tidegate.errors import ProtocolViolation
 from tidegate.protocol.checkpoint_events import (
     AbortReason,
     Action,
+    CheckpointLogged,
     CheckpointRequested,
-    CheckpointStored,
     DrainSources,
     FailAttempt,
     FinishJob,
@@ -19,6 +20,7 @@ from tidegate.protocol.checkpoint_events import (
     Purpose,
     RefuseSavepoint,
     SavepointRequested,
+    SavepointStored,
     SnapshotDeclined,
     StopMode,
     StoreCheckpoint,
@@ -61,13 +63,13 @@ def test_a_savepoint_is_stored_behind_a_checkpoint_and_nobody_is_told() -> None:
     assert coordinator.ack_all(1) == [triggered_cover(2)], "it would stand before what it holds is sure to be committed"
     assert stored(coordinator.ack_all(2)) == [2]
 
-    told, store = coordinator.on(CheckpointStored(checkpoint_id(2)))
+    told, store = coordinator.on(CheckpointLogged(logged(2)))
 
-    assert told == NotifyComplete(checkpoint_id(2))
+    assert told == NotifyComplete(logged(2))
     assert isinstance(store, StoreCheckpoint)
     assert (store.checkpoint, store.purpose, store.request) == (1, Purpose.SAVEPOINT, 7)
     assert store.snapshots == {slot: f"snapshot {slot}" for slot in coordinator.slots}
-    assert coordinator.on(CheckpointStored(checkpoint_id(1))) == []
+    assert coordinator.on(SavepointStored(checkpoint_id(1))) == []
     assert coordinator.scheduler.latest_completed == 2
 
 
@@ -77,7 +79,7 @@ def test_any_checkpoint_behind_a_savepoint_covers_it() -> None:
     assert coordinator.after(EVERY_S) == [TriggerCheckpoint(checkpoint_id(2), Purpose.PERIODIC)]
     assert coordinator.ack_all(1) == [], "one is under way already"
     coordinator.ack_all(2)
-    assert stored(coordinator.on(CheckpointStored(checkpoint_id(2)))) == [1]
+    assert stored(coordinator.on(CheckpointLogged(logged(2)))) == [1]
 
 
 def test_a_savepoint_that_is_slower_than_the_checkpoint_behind_it_is_stored_at_once() -> None:
@@ -166,7 +168,7 @@ def test_the_last_checkpoint_covers_a_savepoint_and_the_job_ends_behind_both(sto
     assert last.purpose.is_last
     assert stored(coordinator.complete(2)) == [1]
     assert coordinator.all_committed(2) == [], "a savepoint is on its way to storage"
-    assert coordinator.on(CheckpointStored(checkpoint_id(1))) == [FinishJob(last.purpose)]
+    assert coordinator.on(SavepointStored(checkpoint_id(1))) == [FinishJob(last.purpose)]
 
 
 def test_a_savepoint_that_fails_is_no_failed_checkpoint() -> None:
@@ -181,11 +183,11 @@ def test_a_suspend_waits_for_the_checkpoint_under_way_and_is_the_last() -> None:
     coordinator.after(EVERY_S)
     assert coordinator.on(SavepointRequested(7, StopMode.SUSPEND)) == []
     assert coordinator.complete(1) == [
-        NotifyComplete(checkpoint_id(1)),
+        NotifyComplete(logged(1)),
         TriggerCheckpoint(checkpoint_id(2), Purpose.SUSPEND, 7),
     ]
     assert coordinator.after(5 * EVERY_S) == []
-    assert coordinator.complete(2) == [NotifyComplete(checkpoint_id(2))]
+    assert coordinator.complete(2) == [NotifyComplete(logged(2))]
     assert coordinator.all_committed(2) == [FinishJob(Purpose.SUSPEND)]
 
 
@@ -205,7 +207,7 @@ def test_between_a_drain_and_its_savepoint_nothing_is_triggered() -> None:
     wake = coordinator.scheduler.next_wake()
     assert wake is None or wake > coordinator.now, "the driver would spin"
     assert coordinator.all_ended() == [TriggerCheckpoint(checkpoint_id(1), Purpose.DRAIN, 7)]
-    assert coordinator.complete(1) == [NotifyComplete(checkpoint_id(1))]
+    assert coordinator.complete(1) == [NotifyComplete(logged(1))]
     assert coordinator.all_committed(1) == [FinishJob(Purpose.DRAIN)]
 
 
@@ -214,7 +216,7 @@ def test_a_checkpoint_from_before_a_drain_may_complete() -> None:
     coordinator = running()
     coordinator.after(EVERY_S)
     assert coordinator.on(SavepointRequested(7, StopMode.DRAIN)) == [DrainSources()]
-    assert coordinator.complete(1) == [NotifyComplete(checkpoint_id(1))]
+    assert coordinator.complete(1) == [NotifyComplete(logged(1))]
     assert coordinator.all_ended() == [TriggerCheckpoint(checkpoint_id(2), Purpose.DRAIN, 7)]
 
 
@@ -234,3 +236,13 @@ def test_a_job_is_stopped_once(first: StopMode) -> None:
     (again,) = coordinator.on(SavepointRequested(8, StopMode.SUSPEND))
     assert isinstance(again, RefuseSavepoint)
     assert again.request == 8
+
+
+def test_a_record_in_the_log_for_a_plain_savepoint_is_a_bug_of_ours() -> None:
+    coordinator = running()
+    coordinator.on(SavepointRequested(7))
+    coordinator.ack_all(1)
+    coordinator.complete(2)
+
+    with pytest.raises(ProtocolViolation, match="savepoint 1 commits nothing"):
+        coordinator.on(CheckpointLogged(logged(1)))

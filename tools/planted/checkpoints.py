@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planted.kinds import Change, Mutant
 
-ALIGNMENT = "tests/protocol/test_alignment.py"
+SLOT_MACHINE = "tests/protocol/test_slot_machine.py"
 ATTEMPT = "tests/protocol/test_attempt.py"
 CHECKPOINTING = "tests/protocol/test_checkpointing.py"
 CONNECTOR_TABLES = "tests/unit/test_connector_tables.py"
@@ -58,8 +58,8 @@ MUTANTS = (
         (
             Change(
                 "protocol/checkpointing.py",
-                "for id, savepoint in self.uncovered.items() if id < self.latest_completed]",
-                "for id, savepoint in self.uncovered.items()]",
+                " for each in uncovered if each.checkpoint < self.latest_completed]",
+                " for each in uncovered]",
             ),
         ),
         (STOPPING,),
@@ -105,7 +105,7 @@ MUTANTS = (
     Mutant(
         "no-holding-back",
         "frames behind a barrier are processed before the other barriers have come",
-        (Change("task/slot.py", "        if self._checkpoints.is_held(frame):\n", "        if False:\n"),),
+        (Change("task/slot.py", "        if frame.sender in self._input.held_channels:\n", "        if False:\n"),),
         (SLOT,),
     ),
     Mutant(
@@ -140,8 +140,8 @@ MUTANTS = (
         (
             Change(
                 "protocol/checkpointing.py",
-                "        if pending.snapshots.keys() != self.slots:\n            return []\n",
-                "        if len(pending.snapshots) < len(self.slots) - 1:\n            return []\n",
+                "        if acked.snapshots.keys() != self.slots:\n            return []\n",
+                "        if len(acked.snapshots) < len(self.slots) - 1:\n            return []\n",
             ),
         ),
         (CHECKPOINTING,),
@@ -165,16 +165,13 @@ MUTANTS = (
         (
             Change(
                 "task/slot.py",
-                "                self._checkpoints.barrier(frame)\n",
-                "                waits = self._checkpoints\n"
-                '                arrived = getattr(waits._aligner, "arrived", None)\n'
-                "                if arrived is not None and arrived | {frame.sender} == waits.channels:\n"
-                "                    held, waits._held = waits._held, waits.new_held()\n"
-                "                    while len(held):\n"
-                "                        self._process(held.pop())\n"
+                "                self._checkpoints.on(slot_events.BarrierTaken(",
+                "                if self._input.held_channels | {frame.sender} == self._machine.channels:\n"
+                "                    while len(self._input._held):\n"
+                "                        self._process(self._input._held.pop())\n"
                 "                        while self._work is not None:\n"
                 "                            self._go_on()\n"
-                "                waits.barrier(frame)\n",
+                "                self._checkpoints.on(slot_events.BarrierTaken(",
             ),
         ),
         (SLOT,),
@@ -375,13 +372,12 @@ MUTANTS = (
         "the abort of one checkpoint ends the alignment of another",
         (
             Change(
-                "protocol/alignment.py",
-                "        if self.aligning == checkpoint:\n            self._finish(checkpoint)\n",
-                "        if self.aligning is not None and self.aligning <= checkpoint:\n"
-                "            self._finish(checkpoint)\n",
+                "protocol/slot_machine.py",
+                "        aborted = self._know(id)\n",
+                "        aborted = self.checkpoints[self.aligning] if self.aligning else self._know(id)\n",
             ),
         ),
-        (ALIGNMENT,),
+        (SLOT_MACHINE,),
     ),
     Mutant(
         "seal-not-checked",

@@ -12,12 +12,13 @@ MUTANTS = (
         "an unaligned cut is taken before what an older checkpoint holds back is released",
         (
             Change(
-                "task/slot_checkpoints.py",
-                "        self._act(actions)\n        capture = self._unprocessed(checkpoint, arrived)\n",
-                "        capture = self._unprocessed(checkpoint, arrived)\n        self._act(actions)\n",
+                "protocol/slot_machine.py",
+                "        return actions + self._take(known, now, BarrierKind.UNALIGNED, cut=waiting)\n",
+                "        begin, *rest = self._take(known, now, BarrierKind.UNALIGNED, cut=waiting)\n"
+                "        return [begin, *actions, *rest]\n",
             ),
         ),
-        tests=("tests/protocol/test_unaligned_slot.py",),
+        tests=("tests/protocol/test_slot_machine.py", "tests/protocol/test_unaligned_slot.py"),
     ),
     Mutant(
         "end-before-restored-records",
@@ -25,7 +26,7 @@ MUTANTS = (
         (
             Change(
                 "task/slot.py",
-                "        if self._arrivals.has_restored:\n            return\n        for chain in self.chains:\n",
+                "        if self._input.has_restored:\n            return\n        for chain in self.chains:\n",
                 "        for chain in self.chains:\n",
             ),
         ),
@@ -37,7 +38,7 @@ MUTANTS = (
         (
             Change(
                 "task/slot.py",
-                " and self._work is None and not self._arrivals.has_restored\n",
+                " and self._work is None and not self._input.has_restored\n",
                 " and self._work is None\n",
             ),
         ),
@@ -48,8 +49,8 @@ MUTANTS = (
         "an aligned checkpoint of the first layer does not wait for restored records",
         (
             Change(
-                "task/slot_checkpoints.py",
-                "        if unaligned_after_s is None and (self.postponed or self.restored_wait()):\n",
+                "protocol/slot_machine.py",
+                "        if after_s is None and (older or restored_wait):\n",
                 "        if False:\n",
             ),
         ),
@@ -78,25 +79,29 @@ MUTANTS = (
         "a source waits for a checkpoint to turn unaligned, of which it has sent the barrier: it spins until that is complete",
         (
             Change(
-                "task/slot_checkpoints.py",
-                "        if self.slot.layer > 0:\n            if unaligned_after_s is not None",
-                "        if unaligned_after_s is not None:\n"
-                "            self._cuts.turns_at(checkpoint, now + unaligned_after_s)\n"
-                "        if self.slot.layer > 0:\n            if unaligned_after_s is not None",
+                "protocol/slot_machine.py",
+                "        if not self.channels:\n            return self._triggered_at_source(",
+                "        if not self.channels:\n            told.turns_at = None if after_s is None else now + after_s\n"
+                "            return self._triggered_at_source(",
+            ),
+            Change(
+                "protocol/slot_machine.py",
+                "if each.turns_at is not None and each.state in WAITING]",
+                "if each.turns_at is not None]",
             ),
         ),
-        tests=("tests/protocol/test_unaligned_slot.py",),
+        tests=("tests/protocol/test_slot_machine.py", "tests/protocol/test_unaligned_slot.py"),
     ),
     Mutant(
         "abort-ends-an-older-one",
         "at least once, the abort of a newer checkpoint ends the older ones",
         (
             Change(
-                "protocol/alignment.py",
-                "            self.pending.pop(checkpoint, None)\n            self.aborted.add(checkpoint)\n",
-                "            self._pass(checkpoint)\n",
+                "protocol/slot_machine.py",
+                "            actions += self._end(aborted)\n        if self.halted_by == id:\n",
+                "            actions += self._end(aborted)\n            self._pass(id)\n        if self.halted_by == id:\n",
             ),
         ),
-        tests=("tests/protocol/test_alignment.py",),
+        tests=("tests/protocol/test_slot_machine.py",),
     ),
 )

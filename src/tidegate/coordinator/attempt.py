@@ -41,8 +41,8 @@ from tidegate.ids import AttemptId, CheckpointId, SlotId
 from tidegate.ports import Background, CrashPoints, SlotLinks
 from tidegate.protocol.checkpoint_events import (
     Action,
+    CheckpointLogged,
     CheckpointRequested,
-    CheckpointStored,
     CheckpointStoreFailed,
     DiscardSnapshot,
     DrainSources,
@@ -55,6 +55,7 @@ from tidegate.protocol.checkpoint_events import (
     Purpose,
     RefuseSavepoint,
     SavepointRequested,
+    SavepointStored,
     SlotBecameReady,
     SlotCommitted,
     SlotEnded,
@@ -191,7 +192,7 @@ class Attempt:
                 )
                 if not self.running and self.scheduler.ready == self.scheduler.slots:
                     self.running = True
-                    self._status(JobStatus.RUNNING, "")
+                    self.view.publish(StatusChanged(JobStatus.RUNNING, "", self.wall_clock()))
                     self._sweep()
             case Heartbeat():
                 self.view.publish(SlotReported(slot, message))
@@ -291,8 +292,8 @@ class Attempt:
     def abandon_savepoints(self) -> None:
         """The attempt has ended: savepoints that it had under way will never be whole."""
         for checkpoint, order in self._orders.items():
-            pending = self.scheduler.pending.get(checkpoint)
-            if pending is None or not pending.storing:  # else it may stand
+            known = self.scheduler.checkpoints.get(checkpoint)
+            if known is None or not known.storing:  # else it may stand
                 self.recorder.discard_savepoint(order.folder)
 
     # -- decisions ----------------------------------------------------------------------------------------------
@@ -317,7 +318,8 @@ class Attempt:
             case StoreCheckpoint():
                 triggered_at = self._reports.triggered_at(action.checkpoint)
                 self._work.submit(f"storing checkpoint {action.checkpoint}", lambda: self._store(action, triggered_at))
-            case NotifyComplete(checkpoint):
+            case NotifyComplete(logged):
+                checkpoint = logged.id
                 self.crash_points.reach("driver.before-notify", None, checkpoint)
                 self._orders.pop(checkpoint, None)
                 self._tell_all(Complete(checkpoint))
@@ -405,14 +407,14 @@ class Attempt:
                 self._delete(self.shared.completed(stored.oldest_retained))
             self._reports.completed(checkpoint, stored.size_bytes, stored.uri)
             self._orders.pop(checkpoint, None)
-            self._decide(CheckpointStored(checkpoint))
+            self._decide(SavepointStored(checkpoint) if stored.logged is None else CheckpointLogged(stored.logged))
             if self._littered:
                 self._sweep()
 
     def _sweep(self) -> None:
         """When all slots run: what earlier attempts left. Later: after a completed checkpoint, when others were given up."""
         self._littered = False
-        open_work = OpenWork(self.id, min(self.scheduler.pending, default=self.scheduler.next_id))
+        open_work = OpenWork(self.id, self.scheduler.first_open_id())
         self._work.submit("sweeping the job's folder", lambda: self.recorder.sweep(open_work))
 
     def _rescaled(self) -> None:
@@ -455,6 +457,3 @@ class Attempt:
         if self.outcome is None:
             self.outcome = AttemptFinished()
             self._tell_all(Finish())
-
-    def _status(self, status: JobStatus, detail: str) -> None:
-        self.view.publish(StatusChanged(status, detail, self.wall_clock()))

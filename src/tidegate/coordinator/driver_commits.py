@@ -14,21 +14,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegate.errors import CommitLost, ConfigurationError, ConnectorError
+from tidegate.errors import CommitLost, ConfigurationError, ConnectorError, ProtocolViolation
 from tidegate.graph.plan import JobPlan
 from tidegate.graph.specs import SinkSpec
 from tidegate.ids import CheckpointId
+from tidegate.protocol.logged import LoggedCheckpoint
 from tidegate.storage.metadata import CheckpointMetadata
 
 
 def commit_on_driver(
-    plan: JobPlan, metadata: CheckpointMetadata, restored: bool, check_held: Callable[[], None]
+    plan: JobPlan,
+    logged: LoggedCheckpoint,
+    metadata: CheckpointMetadata,
+    restored: bool,
+    check_held: Callable[[], None],
 ) -> None:
-    """`check_held`: raises Superseded when another driver holds the job.
+    """`metadata` is that of `logged`. `check_held`: raises Superseded when another driver holds the job.
 
     :raises ConnectorError: :raises ConfigurationError: :raises CommitLost: naming the sink. What was published stays so.
     :raises Superseded: :raises StorageError: by `check_held`; nothing more was published.
     """
+    if metadata.checkpoint != logged.id:
+        raise ProtocolViolation(f"checkpoint {metadata.checkpoint} is to be committed by the record of {logged.id}")
     for operator in plan.operators:
         spec = operator.operator.spec
         if not isinstance(spec, SinkSpec) or not spec.sink.commits_on_driver:

@@ -16,19 +16,16 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from tidegate.coordinator.attempt import Attempt, Timeouts
-from tidegate.coordinator.job import AttemptInputs, JobEnded, JobRun, RestartIn
+from tidegate.coordinator.job import AttemptInputs, JobEnded, JobRun
+from tidegate.coordinator.job_loop import JobLoop
 from tidegate.coordinator.observing import JobStatus, StatusChanged
-from tidegate.coordinator.outcomes import AttemptEnded, AttemptFinished, AttemptRescaled
+from tidegate.coordinator.outcomes import AttemptEnded, AttemptFinished, AttemptRescaled, Outcome
 from tidegate.coordinator.savepoints import SavepointDesk, SavepointRequest, refuse
 from tidegate.coordinator.server import ControlServer
 from tidegate.coordinator.storing import StoringThread
 from tidegate.errors import (
-    CheckpointDamaged,
-    CommitLost,
     ConfigurationError,
     JobFailed,
-    JobFolderInUse,
-    Superseded,
     TidegateError,
 )
 from tidegate.graph.plan import JobPlan
@@ -43,7 +40,6 @@ log = logging.getLogger("tidegate.coordinator")
 GANG_END_S = 20.0  #: how long the Spark job of an ended attempt may take to end before the next is started anyway
 #: How long its tasks may hold their slots after that. Spark kills a Python worker that does not answer in 2 to 4 s.
 LEAVE_S = 8.0
-SLOTS_POLL_S = 0.25
 FINISH_S = 30.0
 
 
@@ -141,7 +137,7 @@ class JobExecution:
     def run(self) -> None:
         """Until the job ends. The coordinator's thread."""
         try:
-            self.ended = self._run()
+            self.ended = JobLoop(self._job, self, time.monotonic).run()
         except TidegateError as error:
             self.ended = self._fail(error)
         except BaseException as error:
@@ -176,39 +172,34 @@ class JobExecution:
 
     # -- the coordinator's thread -----------------------------------------------------------------------------------
 
-    def _run(self) -> JobEnded:
-        self._job.begin()
-        while True:
-            try:
-                inputs = self._job.next_attempt()
-            except (ConfigurationError, CheckpointDamaged, CommitLost, JobFolderInUse, Superseded):
-                raise  # no retry can help
-            except TidegateError as error:
-                decision = self._job.attempt_ended(AttemptEnded(error))
-            else:
-                if isinstance(inputs, JobEnded):
-                    return inputs
-                if self._cancel_requested:
-                    return self._job.canceled(self._keep_checkpoints)
-                attempt = self._run_attempt(inputs)
-                if self._cancel_requested and not isinstance(attempt.outcome, AttemptFinished):
-                    return self._job.canceled(self._keep_checkpoints)
-                if self._no_slots:
-                    self._wait_for_slots()
-                    continue
-                if isinstance(attempt.outcome, AttemptRescaled):
-                    self._desk.rescale_begins(attempt.rescale_request, attempt.halted_at)
-                assert attempt.outcome is not None
-                decision = self._job.attempt_ended(attempt.outcome)
-            match decision:
-                case JobEnded():
-                    return decision
-                case RestartIn(seconds):
-                    self._desk.refuse_all("the attempt that was to take it has ended")
-                    self._cluster.use_plan(self._job.plan)
-                    self._pause(seconds)
-                    if self._cancel_requested:
-                        return self._job.canceled(self._keep_checkpoints)
+    @property
+    def canceled(self) -> bool:
+        return self._cancel_requested
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        return self._keep_checkpoints
+
+    def run_attempt(self, inputs: AttemptInputs) -> Outcome | None:
+        attempt = self._run_attempt(inputs)
+        if self._no_slots:
+            return None
+        if isinstance(attempt.outcome, AttemptRescaled) and not self._cancel_requested:
+            self._desk.rescale_begins(attempt.rescale_request, attempt.halted_at)
+        return attempt.outcome
+
+    def pause(self, seconds: float, for_slots: bool) -> None:
+        if not for_slots:
+            self._desk.refuse_all("the attempt that was to take it has ended")
+            self._cluster.use_plan(self._job.plan)
+        elif not self._waiting_for_slots:
+            # Not a failure: the dying tasks of the last attempt still hold slots, or an executor is being replaced.
+            self._waiting_for_slots = True
+            detail = "the cluster has too few free slots at the moment"
+            self._job.view.publish(StatusChanged(JobStatus.WAITING, detail, time.time()))
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self._cancel_requested:
+            self._handle_next(deadline)
 
     def _run_attempt(self, inputs: AttemptInputs) -> Attempt:
         token = secrets.token_bytes(32)
@@ -311,19 +302,6 @@ class JobExecution:
     def _await_gang(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while self._gang_running and time.monotonic() < deadline:
-            self._handle_next(deadline)
-
-    def _wait_for_slots(self) -> None:
-        """Not a failure: the dying tasks of the last attempt still hold slots, or an executor is being replaced."""
-        if not self._waiting_for_slots:
-            self._waiting_for_slots = True
-            detail = "the cluster has too few free slots at the moment"
-            self._job.view.publish(StatusChanged(JobStatus.WAITING, detail, time.time()))
-        self._pause(SLOTS_POLL_S)
-
-    def _pause(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not self._cancel_requested:
             self._handle_next(deadline)
 
     def _handle_next(self, deadline: float) -> None:

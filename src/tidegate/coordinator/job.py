@@ -252,7 +252,8 @@ class JobRun:
         self._clean_up_sinks(attempt, metadata)
         write_probe(self._store, self.plan.job, attempt)
         if metadata is not None:
-            commit_on_driver(self.plan, metadata, restored=True, check_held=self._log.check_held)
+            logged = self._log.latest_logged()
+            commit_on_driver(self.plan, logged, metadata, restored=True, check_held=self._log.check_held)
         restored_from = None if metadata is None else metadata.checkpoint
         starts = plan_start(
             self.plan,

@@ -17,6 +17,7 @@ from tidegate.graph.specs import keys_of, user_function_of
 from tidegate.ids import AttemptId, CheckpointId, SlotId
 from tidegate.ports import CrashPoints
 from tidegate.protocol.checkpoint_events import Purpose
+from tidegate.protocol.logged import LoggedCheckpoint
 from tidegate.protocol.shared_state import SharedFile
 from tidegate.shown import shown_error
 from tidegate.state.broadcast import broadcast_states
@@ -46,6 +47,7 @@ class LogInDoubt(StorageError):
 class StoredCheckpoint:
     size_bytes: int
     uri: str
+    logged: LoggedCheckpoint | None = None  #: None for a plain savepoint: it has no record, and commits nothing
     oldest_retained: CheckpointId | None = None  #: None for a savepoint, after which the same are retained as before
 
 
@@ -120,13 +122,14 @@ class CheckpointRecorder:
             raise
         self.crash_points.reach("driver.after-log", None, checkpoint)
         self._dropped += dropped
-        self._commit_on_driver(metadata)
+        logged = self.log.latest_logged()
+        self._commit_on_driver(logged, metadata)
         # A driver that was stopped here may find that the job was started from an older checkpoint: its slots must not be
         # told to commit what belongs to nobody any more.
         self._check_held()
         place = self.store.uri(pointer.metadata_path)
         oldest = CheckpointId(min(each.id for each in kept))
-        return StoredCheckpoint(pointer.size_bytes, folder_of(place) if order is not None else place, oldest)
+        return StoredCheckpoint(pointer.size_bytes, folder_of(place) if order is not None else place, logged, oldest)
 
     def _store_savepoint(
         self, metadata: CheckpointMetadata, purpose: Purpose, order: SavepointOrder
@@ -233,7 +236,7 @@ class CheckpointRecorder:
         if swept:
             log.info("%d files that nobody refers to were removed from storage, %s first", len(swept), swept[0])
 
-    def _commit_on_driver(self, metadata: CheckpointMetadata) -> None:
+    def _commit_on_driver(self, logged: LoggedCheckpoint, metadata: CheckpointMetadata) -> None:
         """Sinks with one log for all subtasks. The checkpoint counts already: if this fails, the next attempt does it.
 
         :raises Superseded: nothing was committed since another driver holds the job.
@@ -241,7 +244,7 @@ class CheckpointRecorder:
         delay = FIRST_RETRY_S
         for tries_left in reversed(range(LOG_TRIES)):
             try:
-                commit_on_driver(self.plan, metadata, restored=False, check_held=self.log.check_held)
+                commit_on_driver(self.plan, logged, metadata, restored=False, check_held=self.log.check_held)
                 return
             except Superseded:
                 raise

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Union
 
 from tidegate.ids import AttemptId, CheckpointId, SlotId
+from tidegate.protocol.logged import LoggedCheckpoint
 
 
 class Purpose(enum.Enum):
@@ -79,7 +80,7 @@ class SnapshotAcknowledged:
     slot: SlotId
     attempt: AttemptId
     checkpoint: CheckpointId
-    snapshot: Any  #: opaque here
+    snapshot: Any = field(repr=False)  #: opaque here
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,15 @@ class SnapshotDeclined:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointStored:
-    """The log record stands."""
+class CheckpointLogged:
+    """The log record stands, which is the commit point."""
+
+    logged: LoggedCheckpoint
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointStored:
+    """One that commits nothing: it has no record of its own."""
 
     checkpoint: CheckpointId
 
@@ -143,7 +151,8 @@ Event = Union[
     SlotEnded,
     SnapshotAcknowledged,
     SnapshotDeclined,
-    CheckpointStored,
+    CheckpointLogged,
+    SavepointStored,
     CheckpointStoreFailed,
     SlotCommitted,
     CheckpointRequested,
@@ -165,17 +174,18 @@ class TriggerCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
-    """Write the metadata, then the log record; answer with CheckpointStored or CheckpointStoreFailed."""
+    """Write the metadata, then the log record; answer with CheckpointLogged (a plain savepoint: SavepointStored) or
+    CheckpointStoreFailed."""
 
     checkpoint: CheckpointId
     purpose: Purpose
-    snapshots: dict[SlotId, Any]
+    snapshots: dict[SlotId, Any] = field(repr=False)
     request: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NotifyComplete:
-    checkpoint: CheckpointId
+    logged: LoggedCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +202,7 @@ class DiscardSnapshot:
 
     slot: SlotId
     checkpoint: CheckpointId
-    snapshot: Any
+    snapshot: Any = field(repr=False)
     answer: AckAnswer
 
 

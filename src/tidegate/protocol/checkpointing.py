@@ -4,10 +4,12 @@
                     |                            |
                     +-- timeout, decline --------+-- storing failed --> ABORTED --> slots are told
 
+The table of these moves is MOVES (checkpoint_states.py); any other is a bug of ours, told with the story of the last events.
+
 A savepoint commits nothing, and nobody is told of it. But it holds what sinks have prepared for it, and a restart from an
 older checkpoint would throw that away. So it is stored only when a checkpoint after it is complete, which commits the same:
 
-    (trigger) -> PENDING --all slots acked--> uncovered --a newer checkpoint completed--> STORING --> it stands
+    (trigger) -> PENDING --all slots acked--> UNCOVERED --a newer checkpoint completed--> STORING --> it stands
 
 If none is under way one is triggered (COVER). The failure of either is not a failure of the job's. The savepoint of a stop is
 the last checkpoint of the job: what it stands for is committed, and the job ends.
@@ -19,24 +21,29 @@ the last checkpoint of the job: what it stands for is committed, and the job end
 
 Invariant 1. Ids only grow, and none is given out twice in one generation.
 Invariant 2. StoreCheckpoint is returned once for an id, after every slot of this attempt acked it.
-Invariant 3. NotifyComplete is returned only after CheckpointStored: the log record is the commit point.
+Invariant 3. NotifyComplete is returned only after CheckpointLogged: the log record is the commit point, and the permit that
+             only such a record makes (protocol/logged.py) is part of both.
 Invariant 4. Whatever an older attempt says changes nothing.
 Invariant 5. After the last checkpoint (`final`) nothing is triggered, unless it is given up; after EndRequested nothing at all.
+Invariant 6. No two checkpoints that commit are stored at a time in the wrong order: one that is older than one being stored is
+             given up. Only savepoints wait UNCOVERED.
+
+`validate` asserts what of these can be seen in a state.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, assert_never
+from typing import assert_never
 
 from tidegate.ids import AttemptId, CheckpointId, SlotId
 from tidegate.protocol.checkpoint_events import (
     AbortReason,
     AckAnswer,
     Action,
+    CheckpointLogged,
     CheckpointRequested,
-    CheckpointStored,
     CheckpointStoreFailed,
     DiscardSnapshot,
     DrainSources,
@@ -49,6 +56,7 @@ from tidegate.protocol.checkpoint_events import (
     Purpose,
     RefuseSavepoint,
     SavepointRequested,
+    SavepointStored,
     SlotBecameReady,
     SlotCommitted,
     SlotEnded,
@@ -59,6 +67,9 @@ from tidegate.protocol.checkpoint_events import (
     TimePassed,
     TriggerCheckpoint,
 )
+from tidegate.protocol.checkpoint_states import MOVES, CheckpointState, TriggeredCheckpoint
+from tidegate.protocol.logged import LoggedCheckpoint
+from tidegate.protocol.story import Story
 
 MINIMAL_INTERVAL_S = 0.010
 #: Pause before a final checkpoint that failed is tried again. At once, its barriers would pile up where it was declined.
@@ -78,18 +89,6 @@ class CheckpointPolicy:
 
 
 @dataclass(slots=True)
-class PendingCheckpoint:
-    """Waiting for acknowledgements, or being stored."""
-
-    checkpoint: CheckpointId
-    purpose: Purpose
-    deadline: float
-    snapshots: dict[SlotId, Any] = field(default_factory=dict)
-    storing: bool = False
-    request: int | None = None
-
-
-@dataclass(slots=True)
 class CheckpointScheduler:
     """Decides on triggers, acknowledgements, completion and the end of a bounded job."""
 
@@ -98,7 +97,7 @@ class CheckpointScheduler:
     policy: CheckpointPolicy
     next_id: CheckpointId
     latest_completed: CheckpointId = CheckpointId(0)  #: 0: none yet
-    pending: dict[CheckpointId, PendingCheckpoint] = field(default_factory=dict)
+    checkpoints: dict[CheckpointId, TriggeredCheckpoint] = field(default_factory=dict)  #: that have not ended
     ready: set[SlotId] = field(default_factory=set)
     ended: set[SlotId] = field(default_factory=set)
     committed: dict[SlotId, CheckpointId] = field(default_factory=dict)
@@ -107,7 +106,6 @@ class CheckpointScheduler:
     last_completion: float = float("-inf")
     failures_in_a_row: int = 0
     savepoints: deque[SavepointRequested] = field(default_factory=deque)  #: that wait for a turn; none of them stops
-    uncovered: dict[CheckpointId, PendingCheckpoint] = field(default_factory=dict)  #: savepoints, all slots acked
     stop: SavepointRequested | None = None  #: the stop that was asked for and is not given up
     drained: bool = False  #: DrainSources was returned
     final: CheckpointId | None = None  #: the last checkpoint, once triggered
@@ -116,12 +114,19 @@ class CheckpointScheduler:
     finished: bool = False
     ends_by: float | None = None  #: the job is to end without another checkpoint, at this moment at the latest
     restored: CheckpointId = field(init=False)  #: all that it holds is committed before a slot is ready
+    story: Story = field(default_factory=Story, init=False)
 
     def __post_init__(self) -> None:
         self.restored = self.latest_completed
 
     def on(self, event: Event, now: float) -> list[Action]:
-        """The one door in. `now` is monotonic."""
+        """The one door in. `now` is monotonic. :raises ProtocolViolation: with the story of what led there."""
+        self.story.begin(event, now)
+        actions = self._on(event, now)
+        self.story.end(actions)
+        return actions
+
+    def _on(self, event: Event, now: float) -> list[Action]:
         actions: list[Action] = []
         final = self.final
         match event:
@@ -134,14 +139,17 @@ class CheckpointScheduler:
             case SnapshotAcknowledged():
                 actions += self._acknowledged(event)
             case SnapshotDeclined(slot, attempt, checkpoint, reason, overtaken):
-                if attempt == self.attempt and checkpoint in self.pending and not self.pending[checkpoint].storing:
+                declined = self.checkpoints.get(checkpoint) if attempt == self.attempt else None
+                if declined is not None and declined.state is CheckpointState.PENDING:
                     why = AbortReason.OVERTAKEN if overtaken else AbortReason.DECLINED
                     actions += self._abort(checkpoint, why, f"slot {slot}: {reason}")
-            case CheckpointStored(checkpoint):
-                actions += self._completed(checkpoint, now)
+            case CheckpointLogged(logged):
+                actions += self._completed(logged, now)
+            case SavepointStored(checkpoint):
+                self._savepoint_stored(checkpoint)
             case CheckpointStoreFailed(checkpoint, reason):
-                if checkpoint in self.pending:
-                    actions += self._abort(checkpoint, AbortReason.STORE_FAILED, reason)
+                self._stored_one(checkpoint)
+                actions += self._abort(checkpoint, AbortReason.STORE_FAILED, reason)
             case SlotCommitted(slot, checkpoint):
                 self.committed[slot] = max(checkpoint, self.committed.get(slot, CheckpointId(0)))
             case CheckpointRequested():
@@ -175,18 +183,87 @@ class CheckpointScheduler:
         self.stop = request
         return []
 
+    def in_state(self, *states: CheckpointState) -> list[TriggeredCheckpoint]:
+        """Oldest first."""
+        return [each for each in self.checkpoints.values() if each.state in states]
+
+    @property
+    def under_way(self) -> list[TriggeredCheckpoint]:
+        """Those that count as concurrent. A savepoint that waits for a checkpoint after it must not keep that one out."""
+        return self.in_state(CheckpointState.PENDING, CheckpointState.STORING)
+
+    def first_open_id(self) -> CheckpointId:
+        """What belongs to a smaller id is nobody's any more, unless it is in the log or a savepoint's."""
+        return min((each.checkpoint for each in self.under_way), default=self.next_id)
+
+    def _move(self, checkpoint: CheckpointId, to: CheckpointState) -> TriggeredCheckpoint:
+        moved = self.checkpoints[checkpoint]
+        self.story.check_move(f"checkpoint {checkpoint}", MOVES, moved.state, to)
+        moved.state = to
+        if not MOVES[to]:
+            del self.checkpoints[checkpoint]
+        return moved
+
+    def validate(self) -> None:
+        """The invariants, as far as a state shows them. For tests, after each event. :raises ProtocolViolation:"""
+        broken = [what for what, holds in self._invariants() if not holds]
+        if broken:
+            raise self.story.violation("; ".join(broken))
+
+    def _invariants(self) -> list[tuple[str, bool]]:
+        known = list(self.checkpoints.values())
+        ids = list(self.checkpoints)
+        storing = [each.checkpoint for each in known if each.storing and each.commits]
+        return [
+            ("ids grow, and the next is above all", ids == sorted(ids) and all(id < self.next_id for id in ids)),
+            ("each is under its own id", all(id == each.checkpoint for id, each in self.checkpoints.items())),
+            ("what has ended is forgotten", all(MOVES[each.state] for each in known)),
+            (
+                "exactly those that wait for a slot are PENDING",
+                all((each.snapshots.keys() != self.slots) == (each.state is CheckpointState.PENDING) for each in known),
+            ),
+            (
+                "nobody but a slot of the plan has acknowledged",
+                all(each.snapshots.keys() <= self.slots for each in known),
+            ),
+            (
+                "only savepoints wait for another",
+                all(not each.commits for each in known if each.state is CheckpointState.UNCOVERED),
+            ),
+            (
+                "a savepoint that is covered is stored",
+                all(
+                    each.checkpoint > self.latest_completed for each in known if each.state is CheckpointState.UNCOVERED
+                ),
+            ),
+            ("what commits is newer than what was completed", all(id > self.latest_completed for id in storing)),
+            (
+                "at most so many as allowed wait for slots",
+                len(self.in_state(CheckpointState.PENDING)) <= self.policy.max_concurrent,
+            ),
+            ("nothing is triggered before all are ready", not known or self.ready == self.slots),
+            (
+                "after the last checkpoint there is none",
+                self.final is None or all(id <= self.final for id in ids),
+            ),
+            (
+                "a finished attempt has nothing under way",
+                not self.finished or (self.final is not None and not self.under_way),
+            ),
+        ]
+
     def next_wake(self) -> float | None:
         """When TimePassed is due, at the latest."""
-        times = [p.deadline for p in (*self.pending.values(), *self.uncovered.values()) if not p.storing]
+        times = [each.deadline for each in self.checkpoints.values() if not each.storing]
         if self.ends_by is not None:
             return min([*times, self.ends_by])
         # After the end of all input nothing periodic comes any more: a time in the past would keep the driver spinning.
         periodic = self.ready == self.slots and self.ended != self.slots and self.final is None and not self.finished
         if self.stop is not None:
             periodic = False
-        if periodic and self.next_periodic is not None and len(self.pending) < self.policy.max_concurrent:
+        if periodic and self.next_periodic is not None and len(self.under_way) < self.policy.max_concurrent:
             times.append(max(self.next_periodic, self.last_completion + self.policy.min_pause_s))
-        if self.ready == self.slots == self.ended and self.final is None and not self.pending:
+        if self.ready == self.slots == self.ended and self.final is None and not self.under_way:
             times.append(self.final_not_before)
         return min(times, default=None)
 
@@ -196,59 +273,68 @@ class CheckpointScheduler:
         answer = self._judge(ack)
         if answer is not AckAnswer.ACCEPTED:
             return [DiscardSnapshot(ack.slot, ack.checkpoint, ack.snapshot, answer)]
-        pending = self.pending[ack.checkpoint]
-        pending.snapshots[ack.slot] = ack.snapshot
-        if pending.snapshots.keys() != self.slots:
+        acked = self.checkpoints[ack.checkpoint]
+        acked.snapshots[ack.slot] = ack.snapshot
+        if acked.snapshots.keys() != self.slots:
             return []
-        if pending.purpose is Purpose.SAVEPOINT:
-            self.uncovered[ack.checkpoint] = self.pending.pop(ack.checkpoint)
+        if not acked.commits:
+            self._move(acked.checkpoint, CheckpointState.UNCOVERED)
             return self._store_covered()
-        newer = [other for other in self.pending.values() if other.checkpoint > pending.checkpoint]
-        if any(other.storing and other.purpose is not Purpose.SAVEPOINT for other in newer):
-            return self._abort(pending.checkpoint, AbortReason.SUBSUMED, "a newer one is being stored")
-        return [self._store(pending)]
+        if any(each.commits and each.checkpoint > acked.checkpoint for each in self.in_state(CheckpointState.STORING)):
+            return self._abort(acked.checkpoint, AbortReason.SUBSUMED, "a newer one is being stored")
+        return [self._store(acked.checkpoint)]
 
-    def _store(self, pending: PendingCheckpoint) -> StoreCheckpoint:
-        pending.storing = True
-        return StoreCheckpoint(pending.checkpoint, pending.purpose, dict(pending.snapshots), pending.request)
+    def _store(self, checkpoint: CheckpointId) -> StoreCheckpoint:
+        stored = self._move(checkpoint, CheckpointState.STORING)
+        return StoreCheckpoint(checkpoint, stored.purpose, dict(stored.snapshots), stored.request)
 
     def _store_covered(self) -> list[Action]:
         """Savepoints that a completed checkpoint has followed: it holds all that sinks have prepared for them."""
-        covered = [savepoint for id, savepoint in self.uncovered.items() if id < self.latest_completed]
-        for savepoint in covered:
-            self.pending[savepoint.checkpoint] = self.uncovered.pop(savepoint.checkpoint)
-        return [self._store(savepoint) for savepoint in covered]
+        uncovered = self.in_state(CheckpointState.UNCOVERED)
+        return [self._store(each.checkpoint) for each in uncovered if each.checkpoint < self.latest_completed]
 
     def _judge(self, ack: SnapshotAcknowledged) -> AckAnswer:
         if ack.attempt != self.attempt or ack.slot not in self.slots:
             return AckAnswer.FOREIGN
-        pending = self.pending.get(ack.checkpoint)
-        if pending is None:
+        acked = self.checkpoints.get(ack.checkpoint)
+        if acked is None or acked.state is CheckpointState.UNCOVERED:
             return AckAnswer.UNKNOWN
-        if ack.slot in pending.snapshots:
+        if ack.slot in acked.snapshots:
             return AckAnswer.DUPLICATE
         return AckAnswer.ACCEPTED
 
     # -- ends ---------------------------------------------------------------------------------------------------
 
-    def _completed(self, checkpoint: CheckpointId, now: float) -> list[Action]:
-        if self.pending.pop(checkpoint).purpose is Purpose.SAVEPOINT:
-            return []  # commits nothing, and no checkpoint is older because of it
+    def _stored_one(self, checkpoint: CheckpointId) -> TriggeredCheckpoint:
+        """What storage answers about: it must have been asked."""
+        stored = self.checkpoints.get(checkpoint)
+        if stored is None or not stored.storing:
+            raise self.story.violation(
+                f"checkpoint {checkpoint} was stored, or failed to be, and nobody had asked for it"
+            )
+        return stored
+
+    def _savepoint_stored(self, checkpoint: CheckpointId) -> None:
+        if self._stored_one(checkpoint).commits:
+            raise self.story.violation(f"checkpoint {checkpoint} was stored, and no log record makes it count")
+        self._move(checkpoint, CheckpointState.COMPLETED)  # no checkpoint is older because of it
+
+    def _completed(self, logged: LoggedCheckpoint, now: float) -> list[Action]:
+        checkpoint = logged.id
+        if not self._stored_one(checkpoint).commits:
+            raise self.story.violation(f"savepoint {checkpoint} commits nothing, and has no record in the log")
+        self._move(checkpoint, CheckpointState.COMPLETED)
         self.latest_completed = max(self.latest_completed, checkpoint)
         self.last_completion = now
         self.failures_in_a_row = 0
-        older = [
-            id
-            for id, pending in self.pending.items()
-            if id < checkpoint and not pending.storing and pending.purpose is not Purpose.SAVEPOINT
-        ]
+        pending = self.in_state(CheckpointState.PENDING)
         aborts: list[Action] = []
-        for id in older:
-            aborts += self._abort(id, AbortReason.SUBSUMED, f"by checkpoint {checkpoint}")
-        return [*aborts, NotifyComplete(checkpoint), *self._store_covered()]
+        for older in [each.checkpoint for each in pending if each.checkpoint < checkpoint and each.commits]:
+            aborts += self._abort(older, AbortReason.SUBSUMED, f"by checkpoint {checkpoint}")
+        return [*aborts, NotifyComplete(logged), *self._store_covered()]
 
     def _abort(self, checkpoint: CheckpointId, reason: AbortReason, detail: str) -> list[Action]:
-        aborted = (self.uncovered if checkpoint in self.uncovered else self.pending).pop(checkpoint)
+        aborted = self._move(checkpoint, CheckpointState.ABORTED)
         if aborted.purpose.is_last:
             self.final = None  # after the end of all input it will be triggered again
         actions: list[Action] = [NotifyAborted(checkpoint, self.latest_completed, reason, detail)]
@@ -260,7 +346,8 @@ class CheckpointScheduler:
                 # The ends of input cannot be taken back, but for the checkpoint before them.
                 actions.append(FailAttempt(f"the savepoint of the drain failed ({reason.value}: {detail})"))
         elif aborted.purpose is Purpose.COVER and reason.counted:
-            for savepoint in [id for id in self.uncovered if id < checkpoint]:
+            uncovered = [each.checkpoint for each in self.in_state(CheckpointState.UNCOVERED)]
+            for savepoint in [id for id in uncovered if id < checkpoint]:
                 actions += self._abort(savepoint, AbortReason.UNCOVERED, f"{reason.value}: {detail}")
         elif reason.counted:
             self.failures_in_a_row += 1
@@ -274,21 +361,19 @@ class CheckpointScheduler:
         return actions
 
     def _expired(self, now: float) -> list[Action]:
-        late = [p.checkpoint for p in self.pending.values() if p.deadline <= now and not p.storing]
         actions: list[Action] = []
-        for checkpoint in late:
-            pending = self.pending[checkpoint]
-            missing = sorted(self.slots - pending.snapshots.keys())
+        for late in [each for each in self.in_state(CheckpointState.PENDING) if each.deadline <= now]:
+            missing = sorted(self.slots - late.snapshots.keys())
             detail = f"no answer from slots {', '.join(map(str, missing[:8]))}" + (" ..." if len(missing) > 8 else "")
-            actions += self._abort(checkpoint, AbortReason.EXPIRED, detail)
-        for checkpoint in [id for id, savepoint in self.uncovered.items() if savepoint.deadline <= now]:
-            actions += self._abort(checkpoint, AbortReason.EXPIRED, "no checkpoint after it was complete")
+            actions += self._abort(late.checkpoint, AbortReason.EXPIRED, detail)
+        for late in [each for each in self.in_state(CheckpointState.UNCOVERED) if each.deadline <= now]:
+            actions += self._abort(late.checkpoint, AbortReason.EXPIRED, "no checkpoint after it was complete")
         return actions
 
     def _may_finish(self) -> bool:
         return (
             not self.finished
-            and not self.pending  # a savepoint may be on its way to storage
+            and not self.under_way  # a savepoint may be on its way to storage
             and self.final is not None
             and self.latest_completed >= self.final
             and all(self.committed.get(slot, 0) >= self.final for slot in self.slots)
@@ -296,7 +381,7 @@ class CheckpointScheduler:
 
     def _may_end(self, by: float, now: float) -> bool:
         """A checkpoint that is being stored may be complete in a moment; one that waits for slots is given up."""
-        storing = any(pending.storing for pending in self.pending.values())
+        storing = bool(self.in_state(CheckpointState.STORING))
         is_committed = all(self.committed.get(slot, self.restored) >= self.latest_completed for slot in self.slots)
         return now >= by or (is_committed and not storing)
 
@@ -310,11 +395,11 @@ class CheckpointScheduler:
             return [DrainSources()]
         last = self._last_purpose()
         request: SavepointRequested | None = None
-        if last is not None and (self.pending or now < self.final_not_before):
+        if last is not None and (self.under_way or now < self.final_not_before):
             return []
         if last is not None and not self.savepoints:
             purpose, request = last, None if last is Purpose.FINAL else self.stop
-        elif len(self.pending) >= self.policy.max_concurrent:
+        elif len(self.under_way) >= self.policy.max_concurrent:
             return []
         elif self.savepoints:
             purpose, request = Purpose.SAVEPOINT, self.savepoints.popleft()
@@ -323,7 +408,7 @@ class CheckpointScheduler:
         elif self.requested:
             self.requested -= 1
             purpose = Purpose.REQUESTED
-        elif any(id > max(self.pending, default=0) for id in self.uncovered):
+        elif self._is_uncovered():
             purpose = Purpose.COVER
         elif self._periodic_is_due(now):
             assert self.policy.interval_s is not None
@@ -336,10 +421,15 @@ class CheckpointScheduler:
         self.next_id = CheckpointId(checkpoint + 1)
         limit = self.policy.timeout_s if request is None or request.timeout_s is None else request.timeout_s
         number = None if request is None else request.request
-        self.pending[checkpoint] = PendingCheckpoint(checkpoint, purpose, now + limit, request=number)
+        self.checkpoints[checkpoint] = TriggeredCheckpoint(checkpoint, purpose, now + limit, request=number)
         if purpose.is_last:
             self.final, self.final_purpose = checkpoint, purpose
         return [TriggerCheckpoint(checkpoint, purpose, number)]
+
+    def _is_uncovered(self) -> bool:
+        """Some savepoint waits for a checkpoint after it, and none is under way."""
+        newest = max((each.checkpoint for each in self.under_way), default=CheckpointId(0))
+        return any(each.checkpoint > newest for each in self.in_state(CheckpointState.UNCOVERED))
 
     def _last_purpose(self) -> Purpose | None:
         """Of the last checkpoint, when it is time for it."""

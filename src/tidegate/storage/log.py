@@ -33,6 +33,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tidegate.errors import CheckpointDamaged, JobFolderInUse, ProtocolViolation, StorageError, Superseded
+from tidegate.protocol.logged import LoggedCheckpoint
 from tidegate.storage.anywhere import is_uri
 from tidegate.storage.log_records import (
     LOG_FORMAT_VERSION,
@@ -144,6 +145,18 @@ class JobLog:
         """
         if self._store.exists(self._paths.log(self._held().sequence + 1)):
             self.reread()
+
+    def latest_logged(self) -> LoggedCheckpoint:
+        """The permit to commit what the newest record says counts; only a driver that holds the job has it.
+
+        :raises Superseded: :raises ProtocolViolation: when no checkpoint stands there, or it is in doubt what does.
+        """
+        held = self._held()
+        if held.latest is None or self._in_doubt is not None:
+            raise ProtocolViolation(
+                f"nobody can say that a checkpoint counts by record {held.sequence} of the job's log"
+            )
+        return LoggedCheckpoint.in_log(held.latest.id)
 
     # -- taking the job over ---------------------------------------------------------------------------------------
 

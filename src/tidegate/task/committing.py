@@ -17,6 +17,7 @@ from tidegate.connectors.contract import CommitOutcome
 from tidegate.errors import CommitLost, ConfigurationError, ProtocolViolation
 from tidegate.ids import CheckpointId, SlotId
 from tidegate.ports import Background, CrashPoints
+from tidegate.protocol.logged import LoggedCheckpoint
 from tidegate.storage.metadata import Committable
 from tidegate.task.operators.base import OperatorFailed
 from tidegate.task.operators.sink import SinkOperator
@@ -62,9 +63,9 @@ class Commits:
         self.retry_at: float | None = None  #: when `resume` is due
         self.last_error: Exception | None = None
 
-    def commit_up_to(self, checkpoint: CheckpointId) -> None:
-        if checkpoint > self._goal:
-            self._goal = checkpoint
+    def commit_up_to(self, logged: LoggedCheckpoint) -> None:
+        if logged.id > self._goal:
+            self._goal = logged.id
             self._start_round()
 
     def resume(self) -> None:

@@ -21,14 +21,18 @@ from tidegate.errors import ProtocolViolation
 from tidegate.graph.plan import PlannedEdge
 from tidegate.ids import ChannelId, CheckpointId
 from tidegate.ports import Background, ControlPort, CrashPoints, RunAtOnce, SnapshotStorage
+from tidegate.protocol import slot_events
+from tidegate.protocol.logged import LoggedCheckpoint
+from tidegate.protocol.slot_machine import SlotMachine
 from tidegate.state.backends import StateBackends
 from tidegate.storage.paths import JobPaths
-from tidegate.task.arrivals import Arrivals
 from tidegate.task.capture import RESTORED
 from tidegate.task.chains import HostedChain, call_all, close_all, host_chains
 from tidegate.task.committing import Commits
 from tidegate.task.flow import SlotFlow
+from tidegate.task.held import HeldFrames
 from tidegate.task.inbox import Captured, Overflowed
+from tidegate.task.input_queue import InputQueue
 from tidegate.task.keyed_files import SlotFiles
 from tidegate.task.local_copies import LocalCopies, RestoreStorage
 from tidegate.task.mailbox import BarrierArrived, Letter, Mailbox
@@ -42,7 +46,7 @@ from tidegate.task.program import SlotProgram
 from tidegate.task.restore import in_flight_frames, open_operators, restore_state
 from tidegate.task.slicing import FrameAtHand, SliceSizer
 from tidegate.task.slot_checkpoints import SlotCheckpoints
-from tidegate.task.snapshots import SnapshotOrders, SnapshotUploader
+from tidegate.task.snapshots import SnapshotUploader
 from tidegate.task.source_turns import SourceTurns
 from tidegate.wire.control import (
     Abort,
@@ -103,7 +107,7 @@ class Slot:
         above = 0 if self._is_first_layer else layers[self.id.layer - 1].width
         self._flow = SlotFlow(program.settings.in_flight_target_s, above, below, len(layers) - 1, control)
         self.outbox = Outbox(FrameSeal(program.frame_key), self.id.index, below, self._flow.credit)
-        self._arrivals = Arrivals(self.id, mailbox, above)
+        self._input = InputQueue(self.id, mailbox, above, self._new_held)
         self._processing_time = ProcessingTime(wall_clock, clock)
         context = OperatorContext(
             job=program.plan.job,
@@ -154,19 +158,25 @@ class Slot:
             crash_points=crash_points,
             clock=clock,
         )
+        self._machine = SlotMachine(
+            channels=frozenset(ChannelId(i) for i in range(above)),
+            exactly_once=program.settings.exactly_once,
+            limits=f"memory ({self.settings.held_memory_bytes}) and disk ({self.settings.held_disk_bytes})",
+        )
         self._checkpoints = SlotCheckpoints(
             slot=self.id,
-            settings=program.settings,
-            channels=frozenset(ChannelId(i) for i in range(above)),
+            machine=self._machine,
             chains=self.chains,
             operators=self._operators,
             mailbox=mailbox,
-            arrivals=self._arrivals,
+            input=self._input,
             outbox=self.outbox,
             flush=self.flush,
             at_hand=lambda: self._work,
-            restored_wait=self._restored_wait,
-            orders=SnapshotOrders(uploads if program.settings.asynchronous_snapshots else RunAtOnce(), uploader),
+            commit=self._commit,
+            new_held=self._new_held,
+            uploader=uploader,
+            uploads=uploads if program.settings.asynchronous_snapshots else RunAtOnce(),
             control=control,
             crash_points=crash_points,
             clock=clock,
@@ -177,7 +187,6 @@ class Slot:
         self._commit_only = False  #: nothing is processed any more; what was prepared is committed
         self._restoring = RestoreStorage(storage)
         self._restored_from = CheckpointId(0)
-        self._notified = CheckpointId(0)  #: the newest completed checkpoint that operators were told of
         self._said_ended = False
         self._finish_requested = self._goes_on = False
         self._last_flush = float("-inf")
@@ -192,20 +201,20 @@ class Slot:
         if letter is not None:
             self._read_letter(letter)
             return True
-        if not self._checkpoints.ready:
-            if (self._commit_only or self._checkpoints.halted) and self._finish_requested:
+        if not self._machine.flows:
+            if (self._commit_only or self._machine.halted) and self._finish_requested:
                 while self.mailbox.take_frame() is not None:
                     pass  # sent after the last barrier, by nobody whose state is kept
                 self.finished = self._is_first_layer or self.mailbox.input_ended
             return False
-        if self._checkpoints.postponed and not self._restored_wait():
-            self._checkpoints.take_postponed()
+        if self._is_first_layer and self._machine.postponed() and not self._restored_wait():
+            self._checkpoints.on(slot_events.RestoredProcessed())
             return True
         if not self.must_wait:
             if self._work is not None:
                 self._go_on()
                 return True
-            frame = self._arrivals.next(self._checkpoints.done)
+            frame = self._input.next(self._machine.done)
             if frame is not None:
                 self._accept(frame)
                 return True
@@ -243,18 +252,18 @@ class Slot:
             times.append(self._last_flush + self._idle_gap_s)
         if self._commits.retry_at is not None:
             times.append(self._commits.retry_at)
-        times += self._checkpoints.due_times()
+        due = [self._machine.next_time()]
         if self._time_may_act():
-            times += [time for chain in self.chains if (time := chain.next_time()) is not None]
+            due += [chain.next_time() for chain in self.chains]
+        times += [time for time in due if time is not None]
         return min(times, default=None)
 
     def on_time(self) -> None:
         """Deadlines that have passed."""
         if self._commits.retry_at is not None and self._commits.retry_at <= self._clock():
             self._commits.resume()
-        now = self._clock()
         self._processing_time.follow()
-        self._checkpoints.on_time(now)
+        self._checkpoints.on_time(now := self._clock())
         if self._input_is_kept_back():
             for chain in self.chains:
                 chain.on_kept_back()
@@ -266,7 +275,7 @@ class Slot:
 
     def _time_may_act(self) -> bool:
         """On the chains: not in the middle of a frame, nor before restored records. What may not act is not due either."""
-        return self._checkpoints.ready and self._work is None and not self._arrivals.has_restored
+        return self._machine.flows and self._work is None and not self._input.has_restored
 
     def _input_is_kept_back(self) -> bool:
         """That a chain gets no records says nothing about its source."""
@@ -275,7 +284,7 @@ class Slot:
     def _restored_wait(self) -> bool:
         """Some, or a part of one: whatever does not come through the queue of frames would overtake them."""
         work = self._work
-        return self._arrivals.has_restored or (work is not None and work.frame.sender == RESTORED)
+        return self._input.has_restored or (work is not None and work.frame.sender == RESTORED)
 
     def close(self) -> None:
         """Let go of readers and writers; nothing becomes visible by this.
@@ -287,7 +296,7 @@ class Slot:
         close_all(self._operators)
 
     def has_active_source(self) -> bool:
-        return self._checkpoints.ready and self._sources.any_active and not self.must_wait
+        return self._machine.flows and self._sources.any_active and not self.must_wait
 
     @property
     def must_wait(self) -> bool:
@@ -299,7 +308,10 @@ class Slot:
 
     @property
     def held_bytes(self) -> int:
-        return self._checkpoints.held_bytes + self._arrivals.released_bytes
+        return self._input.kept_bytes
+
+    def _new_held(self) -> HeldFrames:
+        return HeldFrames(self.settings.held_memory_bytes, self.settings.held_disk_bytes)
 
     # -- letters --------------------------------------------------------------------------------------------------
 
@@ -307,16 +319,17 @@ class Slot:
         match letter:
             case Start():
                 self._start(letter)
-            case Trigger():
-                self._checkpoints.triggered(letter)
+            case Trigger(checkpoint, unaligned_after_s, order, halt):
+                about = unaligned_after_s, order, halt, self._restored_wait()
+                self._checkpoints.on(slot_events.Triggered(CheckpointId(checkpoint), *about))
             case Drain():
                 self._sources.drain()
             case BarrierArrived(checkpoint, unaligned):
-                self._checkpoints.barrier_seen(CheckpointId(checkpoint), unaligned)
+                self._checkpoints.on(slot_events.BarrierSeen(CheckpointId(checkpoint), unaligned))
             case Captured(checkpoint):
-                self._checkpoints.captured(CheckpointId(checkpoint))
+                self._checkpoints.on(slot_events.CutWhole(CheckpointId(checkpoint)))
             case Overflowed(checkpoint, kept_bytes):
-                self._checkpoints.give_up(CheckpointId(checkpoint), "kept until its barriers had come", kept_bytes)
+                self._checkpoints.on(slot_events.InboxOverflowed(CheckpointId(checkpoint), kept_bytes))
             case PauseSources() | ResumeSources():
                 self._sources.paused = isinstance(letter, PauseSources)
             case Credits():
@@ -344,10 +357,10 @@ class Slot:
         self._restoring = self._files.copies.begin(self._storage, start, self._clock())
         self._crash_points.reach("slot.restoring", self.id, start.restored_from)
         restore_state(self._restoring, start, self.chains, self._files)
-        frames = self._checkpoints.new_held()
+        frames = self._new_held()
         for frame in in_flight_frames(self._restoring, start, self._plan, self._receivers):
             frames.append(frame)
-        self._arrivals.restore(frames)
+        self._input.restore(frames)
         self._commit_only = start.commit_only
         open_operators(start, self.chains)
         self._crash_points.reach("slot.restored", self.id, start.restored_from)
@@ -355,43 +368,37 @@ class Slot:
             self._become_ready()
         else:
             self._restored_from = CheckpointId(start.restored_from)
-            self._commits.commit_up_to(self._restored_from)
+            self._commits.commit_up_to(LoggedCheckpoint.from_driver(self._restored_from))
 
     def _committed(self, checkpoint: CheckpointId) -> None:
-        if not self._checkpoints.opened and not self._commit_only:
+        if not self._machine.opened and not self._commit_only:
             self._become_ready()
         self._control.send(Committed(checkpoint))
 
     def _become_ready(self) -> None:
-        self._checkpoints.opened = True
+        self._checkpoints.on(slot_events.SlotOpened(self._restored_from))
         self._last_flush = self._clock()
         self._control.send(self._restoring.ready(self._clock()))
 
     def _complete(self, checkpoint: CheckpointId) -> None:
-        self._checkpoints.completed(checkpoint)
         self._files.completed(checkpoint)
-        self._notify_complete(checkpoint)
-        self._commits.commit_up_to(checkpoint)
-
-    def _notify_complete(self, checkpoint: CheckpointId) -> None:
-        """Ids only grow: what comes twice, or late, is not told again."""
-        if checkpoint <= self._notified:
-            return
-        self._notified = checkpoint
-        call_all(self._operators, lambda operator: operator.notify_complete(checkpoint), checkpoint)
+        self._checkpoints.on(slot_events.CheckpointCompleted(LoggedCheckpoint.from_driver(checkpoint)))
 
     def _abort(self, checkpoint: CheckpointId, latest_completed: CheckpointId) -> None:
         self._files.aborted(checkpoint, latest_completed)
-        self._checkpoints.aborted(checkpoint)
-        if latest_completed > self._restored_from:  # repairs a lost "complete"
-            self._notify_complete(latest_completed)
-            self._commits.commit_up_to(latest_completed)
+        logged = LoggedCheckpoint.from_driver(latest_completed) if latest_completed else None
+        self._checkpoints.on(slot_events.CheckpointAborted(checkpoint, logged))
+
+    def _commit(self, logged: LoggedCheckpoint) -> None:
+        call_all(self._operators, lambda operator: operator.notify_complete(logged.id), logged.id)
+        self._commits.commit_up_to(logged)
 
     # -- frames ---------------------------------------------------------------------------------------------------
 
     def _accept(self, frame: Frame) -> None:
-        if self._checkpoints.is_held(frame):
-            self._checkpoints.hold(frame)
+        if frame.sender in self._input.held_channels:
+            if not self._input.hold_back(frame):
+                self._checkpoints.on(slot_events.HeldOverflowed(self._input.held_bytes))
         else:
             self._process(frame)
 
@@ -405,9 +412,9 @@ class Slot:
                     self.outbox.relay(self._plan.next_slot(edge, frame.target, self.id.layer), frame)
                     self._flow.processed(frame, frame.count, now := self._clock(), now)
             case Kind.CHECKPOINT_BARRIER:
-                self._checkpoints.barrier(frame)
+                self._checkpoints.on(slot_events.BarrierTaken(ChannelId(frame.sender), CheckpointId(frame.value)))
             case Kind.FLUSH:
-                raise ProtocolViolation("a Flush has nothing to say")  # Arrivals passes over it
+                raise ProtocolViolation("a Flush has nothing to say")  # the input queue passes over it
             case _:
                 assert_never(frame.kind)
 
@@ -438,7 +445,7 @@ class Slot:
                 work.operator.backend.clean_up(CLEAN_UP_ENTRIES)
 
     def _end_chains(self) -> None:
-        if self._arrivals.has_restored:
+        if self._input.has_restored:
             return
         for chain in self.chains:
             if not chain.ended and self._work is None and chain.input_has_ended():

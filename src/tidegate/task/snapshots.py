@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import CheckpointId, SlotId
-from tidegate.ports import Background, ControlPort, CrashPoints, SnapshotStorage
+from tidegate.ports import ControlPort, CrashPoints, SnapshotStorage
 from tidegate.shown import shown_error
-from tidegate.state.backend import KeyedSnapshot, Section
+from tidegate.state.backend import Section
 from tidegate.storage.metadata import FileRef, SectionRef, SlotSnapshot, SubtaskSnapshot
 from tidegate.storage.savepoint_format import CANONICAL, NATIVE
 from tidegate.storage.snapshot_file import SnapshotFileWriter, carry_snapshot, store_snapshot
@@ -34,7 +34,18 @@ from tidegate.task.savepoints import native_path, store_files, store_tables
 from tidegate.wire.control import Acknowledge, Decline, SavepointOrder, SnapshotTimings, Unsendable
 from tidegate.wire.frame import Frame
 
-MAX_ORDERS = 64  #: far more than can be under way
+
+@dataclass(slots=True, eq=False)
+class Upload:
+    """A snapshot on its way to storage."""
+
+    checkpoint: CheckpointId
+    operators: list[OperatorSnapshot]
+    timings: SnapshotTimings
+    in_flight: Iterable[Frame] = ()
+    order: SavepointOrder | None = None  #: it is part of a savepoint
+    wanted: bool = True  #: False: the coordinator has given it up, and it is not worth storing
+    over: bool = False
 
 
 @dataclass(slots=True)
@@ -52,33 +63,23 @@ class SnapshotUploader:
     inline_limit_bytes: int
     state_limit_bytes: int | None = None  #: None: there is a storage; else all state travels with the acknowledgement
     files: SlotFiles = field(default_factory=SlotFiles)
-    aborted: set[CheckpointId] = field(default_factory=set)  #: given up by the coordinator; not worth storing
 
-    def store_and_acknowledge(
-        self,
-        checkpoint: CheckpointId,
-        operators: list[OperatorSnapshot],
-        timings: SnapshotTimings,
-        in_flight: Iterable[Frame],
-        order: SavepointOrder | None = None,
-    ) -> None:
-        """`order`: the snapshot is part of a savepoint."""
-        started = self.clock()
+    def store_and_acknowledge(self, upload: Upload) -> None:
+        checkpoint, operators, started = upload.checkpoint, upload.operators, self.clock()
         try:
-            if checkpoint in self.aborted:
+            if not upload.wanted:
                 return
             self.crash_points.reach("slot.before-store", self.slot, checkpoint)
-            snapshot = self._store(checkpoint, operators, in_flight, order)
+            snapshot = self._store(checkpoint, operators, upload.in_flight, upload.order)
         except Exception as error:  # the job continues; the coordinator decides what a failed snapshot means
             self.control.send(Decline(checkpoint, shown_error(error)))
             return
         finally:
-            for operator in operators:
-                if operator.keyed is not None:
-                    self._let_go(operator.uid, operator.keyed)
+            upload.over = True
+            self.let_go(operators)
         self.crash_points.reach("slot.before-ack", self.slot, checkpoint)
         timings = msgspec.structs.replace(
-            timings,
+            upload.timings,
             async_s=self.clock() - started,
             state_bytes=snapshot.size_bytes(),
             added_bytes=snapshot.added_bytes(checkpoint),
@@ -90,11 +91,13 @@ class SnapshotUploader:
             return
         self.crash_points.reach("slot.after-ack", self.slot, checkpoint)
 
-    def _let_go(self, uid: str, keyed: KeyedSnapshot) -> None:
-        if uid in self.files:
-            self.files[uid].let_go(keyed)
-        else:
-            keyed.release()
+    def let_go(self, operators: Iterable[OperatorSnapshot]) -> None:
+        """They were stored, or will not be. Any thread."""
+        for operator in operators:
+            if operator.keyed is not None and operator.uid in self.files:
+                self.files[operator.uid].let_go(operator.keyed)
+            elif operator.keyed is not None:
+                operator.keyed.release()
 
     def _store(
         self,
@@ -148,46 +151,6 @@ class SnapshotUploader:
         if order.format == NATIVE:
             return store_files(self.storage, order, self.slot, self.plan, checkpoint, operators)
         return []
-
-
-class SnapshotOrders:
-    """Snapshots that wait to hear what they are for. Task's thread.
-
-    The trigger says where a savepoint goes; it comes over the control connection, the barrier with the records. So a
-    snapshot may be taken before the slot knows. It is stored as soon as the trigger, or an abort, has come.
-    """
-
-    def __init__(self, uploads: Background, uploader: SnapshotUploader) -> None:
-        self._uploads = uploads
-        self._uploader = uploader
-        self._orders: dict[CheckpointId, SavepointOrder | None] = {}
-        self._waiting: dict[CheckpointId, tuple[list[OperatorSnapshot], SnapshotTimings, Iterable[Frame]]] = {}
-
-    def heard(self, checkpoint: CheckpointId, order: SavepointOrder | None) -> None:
-        """The trigger has come."""
-        self._orders.setdefault(checkpoint, order)
-        if checkpoint in self._waiting:
-            self.store(checkpoint, *self._waiting.pop(checkpoint))
-        while len(self._orders) > MAX_ORDERS:  # of checkpoints that were given up before a snapshot was taken
-            del self._orders[min(self._orders)]
-
-    def aborted(self, checkpoint: CheckpointId) -> None:
-        """It is not worth storing; a snapshot that waits for its trigger is let go."""
-        self._uploader.aborted.add(checkpoint)
-        self.heard(checkpoint, None)
-
-    def forget_before(self, checkpoint: CheckpointId) -> None:
-        """Nobody stores older ones any more."""
-        self._uploader.aborted -= {id for id in self._uploader.aborted if id < checkpoint}
-
-    def store(
-        self, checkpoint: CheckpointId, parts: list[OperatorSnapshot], timings: SnapshotTimings, frames: Iterable[Frame]
-    ) -> None:
-        if checkpoint not in self._orders:
-            self._waiting[checkpoint] = parts, timings, frames
-            return
-        order = self._orders.pop(checkpoint)
-        self._uploads.submit(lambda: self._uploader.store_and_acknowledge(checkpoint, parts, timings, frames, order))
 
 
 def _why_unsendable(operators: list[OperatorSnapshot], error: Unsendable) -> str:

@@ -11,15 +11,15 @@ import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tidegate.api.environment import StreamEnvironment
 from tidegate.config import JobConfig
 from tidegate.connectors.collect_sink import CollectedResults
-from tidegate.coordinator.job import AttemptInputs, Decision, JobEnded, JobRun, RestartIn
+from tidegate.coordinator.job import AttemptInputs, JobEnded, JobRun
+from tidegate.coordinator.job_loop import JobLoop
 from tidegate.coordinator.observing import JobStatus, JobView
-from tidegate.coordinator.outcomes import AttemptEnded, AttemptFinished, AttemptRescaled
-from tidegate.errors import CheckpointDamaged, CommitLost, ConfigurationError, JobFolderInUse, Superseded, TidegateError
+from tidegate.coordinator.outcomes import AttemptRescaled, Outcome
+from tidegate.errors import JobFolderInUse, TidegateError
 from tidegate.launch import check_uids, collected_results
 from tidegate.storage.anywhere import reaching_anywhere
 from tidegate.storage.store import ObjectStore, open_store
@@ -143,39 +143,32 @@ class InProcessRun:
         types = collected_results(job.plan)
         for uid, record_type in types._types.items():
             self.world.collected.expect(uid, record_type)
+        self._job = job
         try:
-            job.begin()
-            while True:
-                match self._next_decision(job):
-                    case JobEnded() as ended:
-                        return ended
-                    case RestartIn(seconds):
-                        self.world.clock.advance(seconds)
+            return JobLoop(job, self, self.world.clock).run()
         except JobFolderInUse:
             raise
         except TidegateError as error:
             return job.fail(error)
 
-    def _next_decision(self, job: JobRun) -> Decision:
-        """One attempt. As in coordinator/execution.py, storage that does not answer is a failure like any other."""
-        try:
-            inputs = job.next_attempt()
-        except (ConfigurationError, CheckpointDamaged, CommitLost, JobFolderInUse, Superseded):
-            raise
-        except TidegateError as error:
-            return job.attempt_ended(AttemptEnded(error))
-        if isinstance(inputs, JobEnded):
-            return inputs
-        outcome = self._run_attempt(job, inputs)
-        if self.world.canceled is not None and not isinstance(outcome, AttemptFinished):
-            return job.canceled()
-        return job.attempt_ended(outcome)
+    @property
+    def canceled(self) -> bool:
+        return self.world.canceled is not None
 
-    def _run_attempt(self, job: JobRun, inputs: AttemptInputs) -> Any:
+    @property
+    def keeps_checkpoints(self) -> bool:
+        return False
+
+    def pause(self, seconds: float, for_slots: bool) -> None:
+        self.world.clock.advance(seconds)
+
+    def run_attempt(self, inputs: AttemptInputs) -> Outcome:
+        job = self._job
         self.attempts += 1
         run = self.running = ScheduledAttempt(self.world, job, inputs)
         try:
-            return run.until_outcome()
+            outcome: Outcome = run.until_outcome()
+            return outcome
         finally:
             if run.attempt.outcome is not None:  # else the driver has died
                 run.attempt.abandon_savepoints()
