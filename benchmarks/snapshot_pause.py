@@ -39,7 +39,7 @@ from tidegate.storage.store import open_store
 from tidegate.task.garbage import BoundedCollections
 from tidegate.task.main import SWITCH_INTERVAL_S, BackgroundThread
 from tidegate.task.operators.base import OperatorSnapshot
-from tidegate.task.snapshots import SnapshotUploader
+from tidegate.task.snapshots import SnapshotUploader, Upload
 from tidegate.wire.control import SnapshotTimings
 
 KEYS_OF = {size: size for size in (10_000, 100_000, 1_000_000)}  #: by its name in the results
@@ -175,10 +175,8 @@ class Bench:
 
             def take() -> None:
                 operator = OperatorSnapshot("accounts", 0, False, keyed=self._backend.snapshot())
-                checkpoint = CheckpointId(self._number)
-                background.submit(
-                    lambda: self._uploader.store_and_acknowledge(checkpoint, [operator], SnapshotTimings(), [])
-                )
+                upload = Upload(CheckpointId(self._number), [operator], SnapshotTimings())
+                background.submit(lambda: self._uploader.store_and_acknowledge(upload))
 
             gaps.append(self._work(0.0, lambda: not self._done.is_set(), at_start=take))
         return np.concatenate(gaps)

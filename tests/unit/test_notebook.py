@@ -142,6 +142,7 @@ def test_an_interrupt_that_the_system_hands_to_another_thread_is_heard() -> None
 
     other = threading.Thread(target=interrupt)
     other.start()  # with the mask of a thread that takes signals
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts without it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -149,5 +150,6 @@ def test_an_interrupt_that_the_system_hands_to_another_thread_is_heard() -> None
     finally:
         interrupted.set()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
     other.join()
     assert not execution._event.is_set()
