@@ -15,7 +15,7 @@ BENCHMARKS  = $(sort $(shell grep -l __main__ benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo docs test test-slow check format bench mutants prove java services services-stop fetched installed setup clean
+.PHONY: help demo docs test test-slow check format bench mutants prove traces java services services-stop fetched installed setup clean
 
 # The stamp holds the folder that it was made for: in a copied or moved checkout the installed package would still be
 # the old folder's, so the set-up runs again there.
@@ -74,6 +74,9 @@ mutants: java $(READY) ## plant named faults in the protocol; the tests must cat
 
 prove: java $(READY) ## check the specification of the protocol (spec/) with TLC; planted faults must be found
 	@$(PYTHON) tools/prove.py
+
+traces: java $(READY) ## a thousand random runs, each compared with the specification
+	@sh tools/in_memory.sh $(SPARK) tests/protocol/traced_runs.py 1000
 
 setup: java $(READY) ## the set-up alone
 

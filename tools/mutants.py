@@ -5,6 +5,10 @@ copy runs first and must pass. The last line of the output is JSON; the exit sta
 
     python tools/mutants.py             all
     python tools/mutants.py NAME ...    these
+    python tools/mutants.py --by ...    of the faults in the protocol also: which of the other means finds each by itself
+
+The other means do not know the fault that they look for: seeded runs whose output is compared with the right answer, the same
+runs compared with the specification (`traces`), and what else stands in MEANS.
 """
 
 from __future__ import annotations
@@ -32,6 +36,19 @@ ALL_TESTS_TIMEOUT_S = 1800  #: without a fault: the tests of all of them, one af
 
 
 @dataclass(frozen=True, slots=True)
+class Means:
+    """A program of the copy. The last line that it prints is JSON, in which these fields are not empty when they have found
+    something."""
+
+    command: tuple[str, ...]
+    finds: dict[str, str]  #: field -> what it is called in the table
+
+
+MEANS = (Means(("tests/protocol/traced_runs.py", "--first", "24"), {"invalid": "traces", "wrong": "random runs"}),)
+MEANS_TIMEOUT_S = 400
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     passed: bool
     seconds: float
@@ -46,6 +63,7 @@ def copy_of_the_source() -> Iterator[Path]:
         shutil.copytree(ROOT / "src", copy / "src", ignore=ignore)
         shutil.copytree(ROOT / "tests", copy / "tests", ignore=ignore)
         shutil.copytree(ROOT / "tools", copy / "tools", ignore=ignore)  # the tests import some of it
+        shutil.copytree(ROOT / "spec", copy / "spec")
         shutil.copy(ROOT / "pyproject.toml", copy)
         yield copy
 
@@ -104,11 +122,48 @@ def try_out(mutant: Mutant) -> Outcome:
         return run_tests(copy, mutant.tests)
 
 
+def also_found_by(mutant: Mutant) -> list[str]:
+    """Names of the means, in their order; `?` after one that came to no end."""
+    found = []
+    with copy_of_the_source() as copy:
+        plant(mutant, copy)
+        for means in MEANS:
+            environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+            try:
+                done = subprocess.run(
+                    [sys.executable, *means.command],
+                    cwd=copy,
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=MEANS_TIMEOUT_S,
+                    check=False,
+                )
+                told = json.loads(done.stdout.splitlines()[-1])
+            except (subprocess.TimeoutExpired, ValueError, IndexError):
+                found += [f"{name}?" for name in means.finds.values()]
+                continue
+            found += [name for field, name in means.finds.items() if told[field]]
+    return found
+
+
 def try_unchanged(mutants: list[Mutant]) -> Outcome:
     """All tests that any of them runs: a test that fails anyway catches nothing."""
     tests = dict.fromkeys(test for mutant in mutants for test in mutant.tests)
     with copy_of_the_source() as copy:
         return run_tests(copy, list(tests), ALL_TESTS_TIMEOUT_S)
+
+
+def table_of_means(mutants: list[Mutant]) -> int:
+    """Of those that touch the protocol; each is caught by its tests anyway, or `make mutants` fails."""
+    rows = {}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        touching = [mutant for mutant in mutants if mutant.of_the_protocol]
+        for mutant, found in zip(touching, pool.map(also_found_by, touching), strict=True):
+            rows[mutant.name] = found
+            print(f"{mutant.name:<40} {', '.join(['tests', *found])}", flush=True)
+    print(json.dumps({"mutants": len(rows), "also_found_by": rows}))
+    return 0
 
 
 def chosen(names: list[str]) -> list[Mutant]:
@@ -118,11 +173,13 @@ def chosen(names: list[str]) -> list[Mutant]:
     return [mutant for mutant in MUTANTS if not names or mutant.name in names]
 
 
-def main(names: list[str]) -> int:
-    mutants = chosen(names)
+def main(arguments: list[str]) -> int:
+    mutants = chosen([argument for argument in arguments if argument != "--by"])
     for mutant in mutants:  # what is out of date is said at once, not after minutes
         with copy_of_the_source() as copy:
             plant(mutant, copy)
+    if "--by" in arguments:
+        return table_of_means(mutants)
     unchanged = try_unchanged(mutants)
     if not unchanged.passed:
         print(f"the tests fail without any fault: {unchanged.caught_by}", file=sys.stderr)

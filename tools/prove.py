@@ -33,7 +33,19 @@ INVARIANTS = {
         "CountedIsWritten",
     ),
     "Log": ("OldGenerationsAreSilent", "OneDriverEach", "IdsGrow", "OneLine", "CommitsAfterTheLog"),
+    "SmallLayers": (
+        "ConsistentCut",
+        "NobodyIsMissing",
+        "CommitsAfterTheLog",
+        "NothingThrownAway",
+        "SavepointsAreCovered",
+        "FinishedIsCommitted",
+    ),
 }
+SPECS = {"Snapshots": "Spec", "Log": "Spec", "SmallLayers": "SmallSpec"}
+EXTENDED = {"SmallLayers": ("Layers",)}  #: modules that a module is made of
+#: A job of Layers.tla has no end of its own, at which it would have to arrive.
+ENDLESS = frozenset({"SmallLayers"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +57,19 @@ class Run:
     bounds: dict[str, str] = field(hash=False)
     fault: str = "none"
 
+    def model(self) -> str:
+        """A module with the bounds: a configuration of TLC cannot say a sequence."""
+        bounds = [f"The{name} == {value}" for name, value in self.bounds.items()]
+        return "\n".join(["---- MODULE Model ----", f"EXTENDS {self.module}", *bounds, "====", ""])
+
     def config(self) -> str:
-        lines = ["SPECIFICATION Spec", "CONSTANTS", *(f"    {name} = {value}" for name, value in self.bounds.items())]
+        lines = [
+            f"SPECIFICATION {SPECS[self.module]}",
+            "CONSTANTS",
+            *(f"    {name} <- The{name}" for name in self.bounds),
+        ]
         lines += [f'    Fault = "{self.fault}"', "INVARIANTS", *(f"    {name}" for name in INVARIANTS[self.module])]
+        lines += ["CHECK_DEADLOCK FALSE"] * (self.module in ENDLESS)
         return "\n".join(lines) + "\n"
 
 
@@ -72,6 +94,18 @@ def snapshots(name: str, *modes: str, widths: str = "{2}", checkpoints: int = 1,
     return Run(name, "Snapshots", bounds)
 
 
+def layers(name: str, shapes: str, may_turn: str = "{FALSE}", **bounds: str) -> Run:
+    usual = {
+        "MaxRecords": "1",
+        "MaxCheckpoints": "2",
+        "MaxGivenUp": "0",
+        "MaxCrashes": "2",
+        "Savepoints": "FALSE",
+        "Concurrent": "1",
+    }
+    return Run(name, "SmallLayers", {"Shapes": shapes, "MayTurn": may_turn, **usual, **bounds})
+
+
 def fewer(run: Run, **bounds: str) -> Run:
     """The same on smaller bounds: enough to find a planted fault, and quicker."""
     return replace(run, bounds={**run.bounds, **bounds})
@@ -87,7 +121,16 @@ STOPPED = snapshots("stopped", "stop", "aligned", widths="{1, 2}")
 SAVEPOINT = snapshots("savepoint", "savepoint", "aligned", widths="{1}", checkpoints=2)
 DRIVERS = Run("drivers", "Log", {"NDrivers": "3", "MaxCheckpoints": "3", "MaxLost": "1"})
 
-HOLDS = (ALIGNED, GIVEN_UP, UNALIGNED, MIXED, RESCALED, STOPPED, SAVEPOINT, DRIVERS)
+# Layers.tla, with which runs are compared.
+LAYERS = layers("layers", "{<<2, 1>>}", MaxCheckpoints="1")
+THREE_LAYERS = layers("layers: three", "{<<1, 1, 1>>}", "{TRUE}", MaxCheckpoints="1")
+SEVERAL = layers("layers: several at a time", "{<<1, 1>>}", "{TRUE, FALSE}", Concurrent="2")
+PLAIN_SAVEPOINTS = layers("layers: savepoints", "{<<1, 1>>}", MaxGivenUp="1", Savepoints="TRUE")
+
+HOLDS = (
+    *(ALIGNED, GIVEN_UP, UNALIGNED, MIXED, RESCALED, STOPPED, SAVEPOINT, DRIVERS),
+    *(LAYERS, THREE_LAYERS, SEVERAL, PLAIN_SAVEPOINTS),
+)
 
 ONE_CRASH = {"MaxCheckpoints": "1", "MaxCrashes": "1"}
 TWO_DRIVERS = {"NDrivers": "2", "MaxCheckpoints": "2"}
@@ -109,6 +152,13 @@ PLANTED = (
     (fewer(DRIVERS, **TWO_DRIVERS), "a record in doubt is taken for absent"),
     (fewer(DRIVERS, **TWO_DRIVERS), "a record in doubt is committed"),
     (fewer(DRIVERS, NDrivers="2", MaxCheckpoints="1", MaxLost="0"), "restored committables are forgotten"),
+    (fewer(LAYERS, MaxCrashes="0"), "frames after a barrier are not held back"),
+    (fewer(LAYERS, MaxCrashes="0"), "complete without the last answer"),
+    (fewer(LAYERS, MaxCrashes="0"), "committed before the log record"),
+    (fewer(LAYERS, MaxCrashes="0"), "finished before all is committed"),
+    (fewer(THREE_LAYERS, MaxCrashes="0"), "what arrives after the cut is not captured"),
+    (fewer(SEVERAL, MaxCrashes="1", MayTurn="{FALSE}", Concurrent="1"), "continued from an older one"),
+    (fewer(PLAIN_SAVEPOINTS, MaxCrashes="0", MaxGivenUp="0"), "a savepoint stands by itself"),
 )
 RUNS = (*HOLDS, *(replace(run, fault=fault) for run, fault in PLANTED))
 
@@ -118,11 +168,13 @@ def check(run: Run, workers: int = 2) -> Outcome:
     (jar,) = fetch.folder_of("tlc").glob("*.jar")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tidegate-prove-") as folder:
-        shutil.copy(SPEC / f"{run.module}.tla", folder)
-        (Path(folder) / "run.cfg").write_text(run.config())
+        for module in (run.module, *EXTENDED.get(run.module, ())):
+            shutil.copy(SPEC / f"{module}.tla", folder)
+        (Path(folder) / "Model.tla").write_text(run.model())
+        (Path(folder) / "Model.cfg").write_text(run.config())
         done = subprocess.run(
             [fetch.java(), "-XX:+UseParallelGC", "-Xmx1500m", f"-Djava.io.tmpdir={folder}", "-cp", str(jar), "tlc2.TLC",
-             "-workers", str(workers), "-nowarning", "-config", "run.cfg", f"{run.module}.tla"],
+             "-workers", str(workers), "-nowarning", "Model.tla"],
             cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
         )  # fmt: skip
     broken = re.search(r"Invariant (\w+) is violated|(Deadlock) reached", done.stdout)
@@ -142,7 +194,7 @@ def main(names: list[str]) -> int:
         holds = run.fault == "none"
         verdict = outcome.found or "holds"
         states_and_time = f"{outcome.distinct:>9,} states {outcome.seconds:4.0f} s"
-        print(f"{run.name:<10} {run.fault:<48} {verdict:<24} {states_and_time}", flush=True)
+        print(f"{run.name:<26} {run.fault:<46} {verdict:<24} {states_and_time}", flush=True)
         if holds == bool(outcome.found):
             wrong.append(f"{run.name}: {run.fault}")
             print(outcome.text if holds else "    this fault was not found", flush=True)
