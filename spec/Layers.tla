@@ -93,6 +93,7 @@ StoreSavepoint(c) ==
 Finish(gen) ==
     /\ gen = log.gen
     /\ log.shelf[log.latest].prepared \subseteq committed \/ Fault = "finished before all is committed"
+    /\ log.shelf[log.latest].underWay = 0 \/ Fault = "finished before all is processed"
     /\ log' = [log EXCEPT !.finished = TRUE]
     /\ UNCHANGED <<attempt, checkpoints, slot, committed>>
 
@@ -195,6 +196,9 @@ GivenUp(s, c) ==
               !.aligning = IF @ = c THEN 0 ELSE @,
               !.cuts = {cut \in @ : cut.id # c}]
 
+(* All barriers of it have come: the snapshot is what must come next.                                                     *)
+Due(k, s) == {c \in {a[1] : a \in s.arrived} : {b \in s.arrived : b[1] = c} = {<<c, ch>> : ch \in 1..Above(k)}}
+
 (* A barrier in its place among the frames of its channel.                                                               *)
 TakeBarrier(k, ch, c, now, left) ==
     LET s == Passing(slot[k], now, left)
@@ -205,6 +209,7 @@ TakeBarrier(k, ch, c, now, left) ==
         free == IF attempt.exact /\ s.aligning \notin {0, c} THEN GivenUp(after, s.aligning) ELSE after
     IN
     /\ MayPass(slot[k], now, left)
+    /\ Due(k, slot[k]) = {}
     /\ left = 0
     /\ places # {}
     /\ \A i \in 1..(at - 1) : s.marks[ch][i][1] <= s.done
@@ -234,6 +239,7 @@ Forward(k, c, cut, now, left, sent) ==
     /\ slot[k].open
     /\ c \in DOMAIN checkpoints
     /\ c > slot[k].done /\ c \notin slot[k].over /\ c >= slot[k].aligning
+    /\ Due(k, slot[k]) \subseteq {c}
     /\ cut => /\ checkpoints[c].mayTurn
               /\ Above(k) = 0 \/ here # {} \/ \E ch \in 1..Above(k) : \E i \in DOMAIN s.marks[ch] : s.marks[ch][i][1] = c
     /\ ~cut => left = 0 /\ here = 1..Above(k)
@@ -350,5 +356,6 @@ NothingThrownAway ==
 
 SavepointsAreCovered == \A c \in DOMAIN checkpoints : checkpoints[c].state = "stored" => log.latest > c
 
-FinishedIsCommitted == log.finished => log.shelf[log.latest].prepared \subseteq committed
+(* At the end of the job no output waits, and no record is under way.                                                     *)
+FinishedIsCommitted == log.finished => log.shelf[log.latest].prepared \subseteq committed /\ log.shelf[log.latest].underWay = 0
 =============================================================================

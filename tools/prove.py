@@ -156,6 +156,7 @@ PLANTED = (
     (fewer(LAYERS, MaxCrashes="0"), "complete without the last answer"),
     (fewer(LAYERS, MaxCrashes="0"), "committed before the log record"),
     (fewer(LAYERS, MaxCrashes="0"), "finished before all is committed"),
+    (fewer(THREE_LAYERS, MaxCrashes="0"), "finished before all is processed"),
     (fewer(THREE_LAYERS, MaxCrashes="0"), "what arrives after the cut is not captured"),
     (fewer(SEVERAL, MaxCrashes="1", MayTurn="{FALSE}", Concurrent="1"), "continued from an older one"),
     (fewer(PLAIN_SAVEPOINTS, MaxCrashes="0", MaxGivenUp="0"), "a savepoint stands by itself"),

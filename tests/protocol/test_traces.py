@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,23 +17,6 @@ from services import had
 from traces import Run, explained, refused
 
 SEED = 50_000
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
-    had("TLC", fetch.NotFetched, lambda: fetch.folder_of("tlc"))
-    folder = str(tmp_path_factory.mktemp("rocksdb"))
-    found = []
-    for number, kind in enumerate(KINDS):
-        run, wrong = traced_run(kind, BACKENDS[number % 2], SEED + number, folder)
-        assert not wrong
-        found.append(run)
-    return found
-
-
-def test_runs_of_every_kind_are_behaviours_of_the_specification(runs: list[Run]) -> None:
-    wrong = refused(runs)
-    assert not wrong, explained(runs[wrong[0]])
 
 
 def places(run: Run, name: str) -> list[int]:
@@ -122,19 +107,42 @@ ALTERED: tuple[Callable[[Run], Any], ...] = (
 )
 
 
-def test_a_run_in_which_one_thing_is_not_as_it_was_is_refused(runs: list[Run]) -> None:
-    altered: list[tuple[str, Run]] = []
-    for alter in ALTERED:
-        for run in runs:
-            other = copy.deepcopy(run)
-            try:
-                alter(other)
-            except (IndexError, StopIteration):
-                continue
+@dataclass(frozen=True)
+class Compared:
+    """Runs, each with what was altered in it ("": nothing), and what TLC says of them; one start for all."""
+
+    runs: list[tuple[str, Run]]
+    refused: list[int]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
+    had("TLC", fetch.NotFetched, lambda: fetch.folder_of("tlc"))
+    folder = str(tmp_path_factory.mktemp("rocksdb"))
+    runs: list[tuple[str, Run]] = []
+    for number, kind in enumerate(KINDS):
+        run, wrong = traced_run(kind, BACKENDS[number % 2], SEED + number, folder)
+        assert not wrong
+        runs.append(("", run))
+    altered = [(alter.__name__, first_altered([run for _, run in runs], alter)) for alter in ALTERED]
+    return Compared(runs + altered, refused([run for _, run in runs + altered]))
+
+
+def first_altered(runs: list[Run], alter: Callable[[Run], Any]) -> Run:
+    for run in runs:
+        other = copy.deepcopy(run)
+        with contextlib.suppress(IndexError, StopIteration):
+            alter(other)
             if other != run:
-                altered.append((alter.__name__, other))
-                break
-    assert [name for name, _ in altered] == [alter.__name__ for alter in ALTERED], "no run has what is to be altered"
-    wrong = refused([run for _, run in altered])
-    followed = [name for place, (name, _) in enumerate(altered) if place not in wrong]
+                return other
+    raise AssertionError(f"no run has what {alter.__name__} alters")
+
+
+def test_runs_of_every_kind_are_behaviours_of_the_specification(compared: Compared) -> None:
+    wrong = [run for place, (altered, run) in enumerate(compared.runs) if place in compared.refused and not altered]
+    assert not wrong, explained(wrong[0])
+
+
+def test_a_run_in_which_one_thing_is_not_as_it_was_is_refused(compared: Compared) -> None:
+    followed = [name for place, (name, _) in enumerate(compared.runs) if name and place not in compared.refused]
     assert not followed
