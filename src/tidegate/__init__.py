@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         TimedOut,
         UserCodeFailed,
     )
+    from tidegate.functions.asynchronous import AsyncContext, AsyncFunction, Retry
     from tidegate.functions.checkpointed import CheckpointedFunction
     from tidegate.functions.class_form import (
         CoFlatMapFunction,
@@ -106,6 +107,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AggregateFunction": "tidegate.api.aggregates",
+    "AsyncContext": "tidegate.functions.asynchronous",
+    "AsyncFunction": "tidegate.functions.asynchronous",
+    "Retry": "tidegate.functions.asynchronous",
     "CheckpointedFunction": "tidegate.functions.checkpointed",
     "CoFlatMapFunction": "tidegate.functions.class_form",
     "CoMapFunction": "tidegate.functions.class_form",
@@ -201,6 +205,8 @@ __all__ = [
     "MAX_WATERMARK",
     "AggregateFunction",
     "AggregatingState",
+    "AsyncContext",
+    "AsyncFunction",
     "AttemptFailed",
     "AttemptStarted",
     "BadRecord",
@@ -261,6 +267,7 @@ __all__ = [
     "ReaderContext",
     "ReduceFunction",
     "ReducingState",
+    "Retry",
     "Savepoint",
     "SavepointFailed",
     "Sink",

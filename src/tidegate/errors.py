@@ -23,6 +23,7 @@ TidegateError
 |-- SparkUnavailable            Spark does not start, or its master does not answer; nothing has run
 |-- Superseded                  a newer driver has taken the job over; this one ends without committing anything
 |-- StoppedByUser               the job was canceled
+|-- UnansweredCall              an asynchronous function has not answered in time; a TimeoutError, too
 |-- TimedOut                    the time of a wait is over, and the job continues; a TimeoutError, too
 `-- ProtocolViolation           a bug of ours: a message or frame that cannot be
 """
@@ -134,6 +135,10 @@ class Superseded(TidegateError):
 
 
 class StoppedByUser(TidegateError): ...
+
+
+class UnansweredCall(TidegateError, TimeoutError):
+    """Field: user_line, of the function."""
 
 
 class TimedOut(TidegateError, TimeoutError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from tidegate.ids import SlotId
 from tidegate.storage.state_files import FileStorage
@@ -60,6 +60,13 @@ class ControlPort(Protocol):
     """The way to the coordinator. Thread-safe. After the connection is lost nothing more reaches the outside."""
 
     def send(self, message: FromSlot) -> None: ...
+
+
+class CallLoop(Protocol):
+    """The asyncio loop of one slot's process, in which asynchronous functions run."""
+
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Soon, in the loop, in the order of the calls. Thread-safe; never blocks."""
 
 
 class SnapshotStorage(FileStorage, Protocol):

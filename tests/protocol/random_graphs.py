@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from protocol_kit import environment
@@ -32,6 +33,7 @@ from random_functions import (
     Process,
     RecordSource,
     Timed,
+    asked_row,
     doubled_row,
     extended,
     extended_row,
@@ -77,6 +79,7 @@ class Node:
     jitter_ms: int = 0  #: by how much they are out of order
     bound_ms: int | None = None  #: by how much the job takes them to be, if not by that: some come late
     follows: bool = False  #: its parallelism is the job's
+    asks: str = ""  #: "ordered" or "unordered": a map that is a call to the outside for each record
     chaining: str = ""  #: "disable_chaining" or "start_new_chain"
 
     @property
@@ -130,6 +133,7 @@ class Graph:
             width = f"{node.parallelism}{' as the job' if node.follows else ''}"
             lines.append(
                 f"{node.uid}: {node.kind} x{width}{' typed' if node.typed else ''}{' ' * bool(node.chaining)}{node.chaining} "
+                f"{node.asks} "
                 f"by {node.key} <- {given}"
             )
         return "\n".join(lines)
@@ -259,6 +263,8 @@ def vary(rng: random.Random, graph: Graph, rescalable: bool) -> None:
     """What changes nothing in a graph's form: other ways from subtask to subtask, chains that are cut, keys of several types,
     late records."""
     for node in graph.nodes:
+        if node.kind == "map" and rng.random() < 0.5:
+            node.asks = rng.choice(["ordered", "unordered"])
         if node.key == "mod" and rng.random() < 0.3:
             node.key = "mixed"
         for given in node.inputs:
@@ -347,6 +353,9 @@ def _add(graph: Graph, env: tg.StreamEnvironment, streams: dict[Ref, tg.DataStre
     path, route = f"/{node.uid}", "" if _stays_in_its_subtask(graph, node) else UNKNOWN
     typed = node.typed
     match node.kind:
+        case "map" if node.asks:
+            ask = partial(asked_row, typed=typed, path=path, route=route if node.asks == "ordered" else UNKNOWN)
+            out = _on_keys(inputs[0], node).async_map(ask, ordered=node.asks == "ordered", capacity=5, **options)
         case "map":
             out = _on_keys(inputs[0], node).map(lambda row: extended_row(row, typed, path, route), **options)
         case "filter":

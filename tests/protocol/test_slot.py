@@ -24,6 +24,7 @@ from tidegate.task.outbox import Outbox
 from tidegate.task.program import SlotProgram, SlotSettings
 from tidegate.task.slot import Slot
 from tidegate.testing.clock import ManualClock
+from tidegate.testing.stepped_loop import SteppedCalls
 from tidegate.testing.stores import FailCall, FlakyStore
 from tidegate.wire.control import (
     Abort,
@@ -180,6 +181,7 @@ class Worker:
             storage=self.store,
             uploads=self.uploads,
             commits=self.commits,
+            calls=SteppedCalls(clock),
             crash_points=self.points,
             clock=clock,
             wall_clock=clock,

@@ -10,10 +10,11 @@ import pyarrow as pa
 from typing_extensions import TypeVar
 
 from tidegate.api import aggregates, vectorised
+from tidegate.api.asynchronous import AsyncTransformable
 from tidegate.api.building import Asked, EdgePlan, declared_type, need_instance
 from tidegate.api.connected import ConnectedStreams
 from tidegate.api.keys import joined_selectors, make_key_selector, tuple_of
-from tidegate.api.transformable import Transformable, returned_type
+from tidegate.api.transformable import returned_type
 from tidegate.errors import GraphError
 from tidegate.functions.class_form import FilterFunction, FlatMapFunction, MapFunction, ReduceFunction
 from tidegate.functions.process import KeyedBatchFunction, KeyedProcessFunction
@@ -34,7 +35,7 @@ Row = TypeVar("Row", bound=tuple[Any, ...])  #: records that are tuples
 Reduced = TypeVar("Reduced", bound=tuple[Any, ...])
 
 
-class KeyedStream(Transformable, Generic[K, T]):
+class KeyedStream(AsyncTransformable, Generic[K, T]):
     """A stream partitioned by key."""
 
     def __init__(self, stream: DataStream[T], key: KeySelector) -> None:
@@ -343,6 +344,10 @@ class KeyedStream(Transformable, Generic[K, T]):
     @property
     def _upstream(self) -> DataStream[T]:
         return self._stream
+
+    @property
+    def _own_key(self) -> KeySelector:
+        return self._key
 
     def _edges(self) -> list[EdgePlan]:
         return [each.keyed_edge(self._key) for each in self._stream._inputs]

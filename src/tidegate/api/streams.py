@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Generic, Union, overload
 import pyarrow as pa
 from typing_extensions import TypeVar
 
+from tidegate.api.asynchronous import AsyncTransformable
 from tidegate.api.building import Asked, EdgePlan, StreamInput, add_operator, declared_type, named, need_instance
 from tidegate.api.collected import CollectedRows
 from tidegate.api.connected import ConnectedStreams
 from tidegate.api.keyed import KeyedStream
 from tidegate.api.keys import HasKey, make_key_selector, with_type_after_it
 from tidegate.api.operator_options import OperatorOptions
-from tidegate.api.transformable import Transformable, returned_type
+from tidegate.api.transformable import returned_type
 from tidegate.connectors.collect_sink import CollectSink
 from tidegate.connectors.contract import Sink
 from tidegate.connectors.file_sink import FileSink
@@ -40,7 +41,7 @@ K = TypeVar("K")
 U = TypeVar("U")
 
 
-class DataStream(OperatorOptions, Transformable, Generic[T]):
+class DataStream(OperatorOptions, AsyncTransformable, Generic[T]):
     """Records of one output, or of several (union), each with the way its records reach the next operator.
 
     `uid`, `name` and `parallelism` of each method say of the new operator what `.uid()`, `.name()` and `.set_parallelism()`

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.errors import GraphError, UserLine
 from tidegate.functions.checkpointed import CheckpointedFunction
 from tidegate.graph.specs import (
+    AsyncSpec,
     BroadcastProcessSpec,
     KeyedBatchSpec,
     KeyedProcessSpec,
@@ -95,7 +96,7 @@ class Edge:
 
 def needs_uid(spec: Spec) -> bool:
     """Whoever has something in a checkpoint must be found again by name."""
-    if isinstance(spec, (SourceSpec, SinkSpec, KeyedProcessSpec, KeyedBatchSpec, BroadcastProcessSpec)):
+    if isinstance(spec, (SourceSpec, SinkSpec, KeyedProcessSpec, KeyedBatchSpec, BroadcastProcessSpec, AsyncSpec)):
         return True
     function = user_function_of(spec)
     return isinstance(function, CheckpointedFunction) or bool(declared_states(function))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 if TYPE_CHECKING:
     from tidegate.connectors.contract import Sink, Source
+    from tidegate.functions.asynchronous import AsyncCalls
     from tidegate.functions.process import (
         BroadcastProcessFunction,
         CoProcessFunction,
@@ -88,6 +89,14 @@ class BroadcastProcessSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class AsyncSpec:
+    """Calls to the outside, many at a time; by `key` where what is in flight has to follow it."""
+
+    function: AsyncCalls
+    key: KeySelector | None
+
+
+@dataclass(frozen=True, slots=True)
 class AssignTimestampsSpec:
     """Event time from here on."""
 
@@ -110,6 +119,7 @@ Spec = Union[
     KeyedBatchSpec,
     CoProcessSpec,
     BroadcastProcessSpec,
+    AsyncSpec,
     AssignTimestampsSpec,
     SinkSpec,
 ]
@@ -135,7 +145,7 @@ def keys_of(spec: Spec) -> tuple[KeySelector, ...]:
             return (key,)
         case CoProcessSpec(_, keys) if keys is not None:
             return keys
-        case BroadcastProcessSpec(_, key) if key is not None:
+        case BroadcastProcessSpec(_, key) | AsyncSpec(_, key) if key is not None:
             return (key,)
         case _:
             return ()
@@ -148,6 +158,7 @@ _METHODS: dict[type, str] = {
     FilterSpec: "filter",
     MapBatchesSpec: "map_batches",
     KeyedBatchSpec: "process_batches",
+    AsyncSpec: "async_map",
 }
 
 

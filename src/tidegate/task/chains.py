@@ -35,7 +35,8 @@ class HostedChain:
     writers: list[EdgeWriter]
     open_channels: set[Channel] = field(default_factory=set)  #: (edge, origin) that have not ended
     valve: WatermarkValve[Channel] = field(default_factory=WatermarkValve)
-    ended: bool = False  #: the end was passed on, in this attempt
+    ends: bool = False  #: its input has ended, in this attempt
+    ended: bool = False  #: and the end was passed on
 
     @property
     def head(self) -> RunningOperator:
@@ -87,11 +88,14 @@ class HostedChain:
         source = self.source
         return source.exhausted if source is not None else not self.open_channels
 
-    def end(self) -> None:
-        """Run the ends that have not run yet, then pass the end on."""
-        if self.source is not None:
+    def end(self) -> bool:
+        """Run the ends that have not run yet, then pass the end on. False where calls in flight have to come back before."""
+        if self.source is not None and not self.ends:
             self.head.run_watermark(MAX_WATERMARK)
+        self.ends = True
         for operator in self.operators:
+            if operator.is_pending:
+                return False
             if not operator.ended:
                 try:
                     operator.end_input()
@@ -103,6 +107,7 @@ class HostedChain:
         for writer in self.writers:
             writer.end()
         self.ended = True
+        return True
 
 
 def host_chains(plan: JobPlan, slot: SlotId, outbox: Outbox, context: OperatorContext) -> list[HostedChain]:

@@ -43,6 +43,7 @@ class Mailbox:
         self._input_ended = False
         self._failure: BaseException | None = None
         self._closed = False
+        self.tells_barriers = False  #: of all checkpoints: the slot may be full for longer than one may take
 
     # -- other threads ------------------------------------------------------------------------------------------
 
@@ -62,7 +63,9 @@ class Mailbox:
                 self._changed.wait()
             if self._closed:
                 return False
-            if frame.kind is Kind.CHECKPOINT_BARRIER and frame.flags & (FLAG_UNALIGNED | FLAG_TIMEOUTABLE):
+            if frame.kind is Kind.CHECKPOINT_BARRIER and (
+                self.tells_barriers or frame.flags & (FLAG_UNALIGNED | FLAG_TIMEOUTABLE)
+            ):
                 self._letters.append(BarrierArrived(frame.value, bool(frame.flags & FLAG_UNALIGNED)))
             self._letters += self._inbox.add(frame)
             self._tell_bound()

@@ -28,6 +28,7 @@ from tidegate.process_use import process_use
 from tidegate.storage.anywhere import reaching_anywhere
 from tidegate.storage.memory_store import UnreachableStore
 from tidegate.storage.store import open_store, read_probe
+from tidegate.task.call_loop import CallLoopThread
 from tidegate.task.control_client import ControlClient
 from tidegate.task.failures import describe_failure
 from tidegate.task.garbage import BoundedCollections
@@ -148,6 +149,7 @@ class SlotProcess:
             storage=storage,
             uploads=BackgroundThread("tidegate-uploads", self._mailbox.fail),
             commits=BackgroundThread("tidegate-commits", self._mailbox.fail),
+            calls=CallLoopThread("tidegate-calls", self._mailbox.fail),
             crash_points=shipped.crash_points,
             clock=time.monotonic,
             wall_clock=time.time,

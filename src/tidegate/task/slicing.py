@@ -42,9 +42,9 @@ class FrameAtHand:
     batch: Batch
     position: int = 0
 
-    def process_slice(self, slices: SliceSizer, flow: SlotFlow, clock: Callable[[], float]) -> bool:
+    def process_slice(self, slices: SliceSizer, room: int, flow: SlotFlow, clock: Callable[[], float]) -> bool:
         """Whether that was the last one."""
-        rows = min(slices.rows, flow.credit.records_left, len(self.batch) - self.position)
+        rows = min(slices.rows, flow.credit.records_left, max(1, room), len(self.batch) - self.position)
         stop = self.position + rows
         began = clock()
         self.operator.run(self.batch.slice(self.position, stop), self.input_index)

@@ -20,12 +20,12 @@ from typing import assert_never
 from tidegate.errors import ProtocolViolation
 from tidegate.graph.plan import PlannedEdge
 from tidegate.ids import ChannelId, CheckpointId
-from tidegate.ports import Background, ControlPort, CrashPoints, RunAtOnce, SnapshotStorage
+from tidegate.ports import Background, CallLoop, ControlPort, CrashPoints, RunAtOnce, SnapshotStorage
 from tidegate.protocol import slot_events
 from tidegate.protocol.logged import LoggedCheckpoint
 from tidegate.protocol.slot_machine import SlotMachine
-from tidegate.state.backends import StateBackends
 from tidegate.storage.paths import JobPaths
+from tidegate.task.answers import SlotAnswers, nothing
 from tidegate.task.capture import RESTORED
 from tidegate.task.chains import HostedChain, call_all, close_all, host_chains
 from tidegate.task.committing import Commits
@@ -37,8 +37,7 @@ from tidegate.task.keyed_files import SlotFiles
 from tidegate.task.local_copies import LocalCopies, RestoreStorage
 from tidegate.task.mailbox import BarrierArrived, Letter, Mailbox
 from tidegate.task.operators.base import RunningOperator
-from tidegate.task.operators.build import OperatorContext
-from tidegate.task.operators.first_rows import CHECKED_ROWS
+from tidegate.task.operators.build import operator_context
 from tidegate.task.operators.timers import Time
 from tidegate.task.outbox import Outbox
 from tidegate.task.processing_time import ProcessingTime
@@ -63,7 +62,6 @@ from tidegate.wire.control import (
     ResumeSources,
     SampleStacks,
     Start,
-    ToDriver,
     Trigger,
 )
 from tidegate.wire.frame import Frame, FrameSeal, Kind
@@ -86,6 +84,7 @@ class Slot:
         storage: SnapshotStorage,
         uploads: Background,
         commits: Background,
+        calls: CallLoop,
         crash_points: CrashPoints,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
@@ -100,7 +99,6 @@ class Slot:
         self._storage = storage
         self._crash_points = crash_points
         self._clock = clock
-        self._sleep = sleep
         layers = program.plan.layers
         self._is_first_layer = self.id.layer == 0
         below = layers[self.id.layer + 1].width if self.id.layer + 1 < len(layers) else 0
@@ -109,20 +107,13 @@ class Slot:
         self.outbox = Outbox(FrameSeal(program.frame_key), self.id.index, below, self._flow.credit)
         self._input = InputQueue(self.id, mailbox, above, self._new_held)
         self._processing_time = ProcessingTime(wall_clock, clock)
-        context = OperatorContext(
-            job=program.plan.job,
-            attempt=str(program.attempt),
-            time=Time(clock, self._processing_time),
-            backends=StateBackends(program.settings.state, self._processing_time),
-            sleep=sleep,
-            hot_keys=program.settings.hot_keys,
-            object_reuse=program.settings.object_reuse,
-            checked_rows=CHECKED_ROWS[program.settings.type_checks],
-            wanted=lambda: self._flow.credit.records_left,
-            send_to_driver=lambda uid, subtask, topic, payload: control.send(ToDriver(uid, subtask, topic, payload)),
-        )
+        wanted, wake = (lambda: self._flow.credit.records_left), (lambda: mailbox.post(nothing))
+        time = Time(clock, self._processing_time)
+        context = operator_context(program, time, sleep, wanted, control, calls, wake)
         self.chains = host_chains(program.plan, self.id, self.outbox, context)
         self._operators = [operator for chain in self.chains for operator in chain.operators]
+        self._answers = SlotAnswers(self._operators)
+        mailbox.tells_barriers = bool(self._answers)
         self._receivers: dict[int, tuple[HostedChain, RunningOperator]] = {
             edge.index: (chain, operator)
             for chain in self.chains
@@ -209,6 +200,8 @@ class Slot:
             return False
         if self._is_first_layer and self._machine.postponed() and not self._restored_wait():
             self._checkpoints.on(slot_events.RestoredProcessed())
+            return True
+        if self._may_send and not self._restored_wait() and self._answers.release():
             return True
         if not self.must_wait:
             if self._work is not None:
@@ -300,8 +293,14 @@ class Slot:
 
     @property
     def must_wait(self) -> bool:
-        """Back-pressure: as much is under way as the slots after it have asked for. Barriers are sent all the same."""
-        return self._flow.credit.is_used_up and not self._finish_requested
+        """Back-pressure: as much is under way as the slots after it have asked for, or as may be asked of the outside. Barriers
+        are sent all the same."""
+        is_full = self._answers.room <= 0 and not self._restored_wait()  # restored records are in no order but this
+        return not self._may_send or (is_full and not self._finish_requested)
+
+    @property
+    def _may_send(self) -> bool:
+        return not self._flow.credit.is_used_up or self._finish_requested
 
     def metrics(self) -> list[OperatorMetrics]:
         return [operator.metrics() for operator in self._operators]
@@ -320,7 +319,7 @@ class Slot:
             case Start():
                 self._start(letter)
             case Trigger(checkpoint, unaligned_after_s, order, halt):
-                about = unaligned_after_s, order, halt, self._restored_wait()
+                about = self._answers.turns_after(unaligned_after_s), order, halt, self._restored_wait()
                 self._checkpoints.on(slot_events.Triggered(CheckpointId(checkpoint), *about))
             case Drain():
                 self._sources.drain()
@@ -439,7 +438,7 @@ class Slot:
         """The next slice of the frame at hand: short enough that letters are read in between."""
         work = self._work
         assert work is not None
-        if work.process_slice(self._slices, self._flow, self._clock):
+        if work.process_slice(self._slices, self._answers.room, self._flow, self._clock):
             self._work = None
             if work.operator.backend is not None:
                 work.operator.backend.clean_up(CLEAN_UP_ENTRIES)
@@ -448,8 +447,7 @@ class Slot:
         if self._input.has_restored:
             return
         for chain in self.chains:
-            if not chain.ended and self._work is None and chain.input_has_ended():
-                chain.end()
+            if not chain.ended and self._work is None and chain.input_has_ended() and chain.end():
                 self.outbox.send_flushes()
         if not self._said_ended and all(chain.ended for chain in self.chains):
             self._said_ended = True

@@ -15,7 +15,7 @@ Life of a harness: made (open has run) -> process, advance_..., snapshot, restor
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
@@ -41,8 +41,10 @@ from tidegate.state.handles import ListHandle, MapHandle
 from tidegate.storage.memory_store import MemoryStore
 from tidegate.storage.metadata import FileRef
 from tidegate.storage.snapshot_file import SnapshotFileWriter
+from tidegate.task.answers import nothing
 from tidegate.task.chains import HostedChain, close_all
 from tidegate.task.local_copies import RestoreStorage
+from tidegate.task.operators.async_calls import AsyncOperator
 from tidegate.task.operators.base import Emit, OperatorFailed, Readers, RunningOperator
 from tidegate.task.operators.build import OperatorContext, build_operator
 from tidegate.task.operators.first_rows import CHECKED_ROWS
@@ -52,6 +54,7 @@ from tidegate.task.processing_time import ProcessingTime
 from tidegate.task.restore import open_operators, restore_state
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.one_operator import JOB, UID, Asked, OneOperator, plan_operator
+from tidegate.testing.stepped_loop import SteppedCalls
 from tidegate.types.pickled import pickled
 from tidegate.wire.control import Start, SubtaskRestore
 
@@ -86,6 +89,7 @@ class FunctionHarness:
         self._job: OneOperator = plan_operator(asked)
         self._backend_kind = backend
         self._clock = ManualClock(processing_time / 1000)
+        self._calls = SteppedCalls(self._clock)
         self._emitted: dict[str, list[Emitted]] = {tag: [] for tag in self._job.planned.operator.outputs}
         self._checkpoint = 0
         self._channels: list[Channel] = [(index, 0) for index in range(len(self._job.input_types))]
@@ -156,10 +160,12 @@ class FunctionHarness:
         end = self._clock() + seconds(by, "advance_processing_time")
 
         def advance() -> None:
-            while (due := self._next_processing_timer_s()) is not None and due <= end:
+            while (due := self._next_due_s()) is not None and due <= end:
                 self._clock.now = max(due, self._clock.now)
+                self._answer()
                 self._chain.on_time()
             self._clock.now = end
+            self._answer()
             self._chain.on_time()
 
         return self._emitted_by(advance)
@@ -254,6 +260,11 @@ class FunctionHarness:
         if not self._closed:
             self._closed = True
             _as_the_user_sees_it(lambda: close_all([self._operator]))
+            self._calls.run()
+            self._calls.let_go()
+
+    def __del__(self) -> None:
+        self._calls.let_go()
 
     def __enter__(self) -> FunctionHarness:
         return self
@@ -283,9 +294,18 @@ class FunctionHarness:
     def _timers(self) -> Any:
         return self._operator._timers if isinstance(self._operator, KeyedProcessOperator) else None
 
-    def _next_processing_timer_s(self) -> float | None:
-        due = self.next_processing_timer
-        return None if due is None else due / 1000
+    def _next_due_s(self) -> float | None:
+        """A timer's time, or when a call that sleeps continues."""
+        timer, call = self.next_processing_timer, self._calls.next_due()
+        return min((at for at in (None if timer is None else timer / 1000, call) if at is not None), default=None)
+
+    def _answer(self) -> None:
+        """What calls have brought back by now leaves."""
+        operator = self._operator
+        if isinstance(operator, AsyncOperator):
+            self._calls.run()
+            while operator.release():
+                self._calls.run()
 
     def _start(self, snapshot: HarnessSnapshot | None) -> None:
         """Build, restore and open the operator, by the steps of a slot's start."""
@@ -301,6 +321,8 @@ class FunctionHarness:
         storage = RestoreStorage(MemoryStore("harness"))  # snapshots travel inside `start`
         _as_the_user_sees_it(lambda: restore_state(storage, start, [self._chain], {}))
         _as_the_user_sees_it(lambda: open_operators(start, [self._chain]))
+        if snapshot is not None:
+            _as_the_user_sees_it(self._answer)
 
     def _built(self) -> RunningOperator:
         time = ProcessingTime(self._clock, self._clock)
@@ -315,6 +337,8 @@ class FunctionHarness:
             checked_rows=CHECKED_ROWS[TypeChecks.ALL],
             wanted=lambda: MANY_RECORDS,
             send_to_driver=_no_driver,
+            calls=self._calls,
+            wake=nothing,
         )
         planned = cloudpickle.loads(cloudpickle.dumps(self._job.planned))  # each subtask has a function of its own
         operator = build_operator(planned, 0, self._job.input_types[0], context)
@@ -335,15 +359,25 @@ class FunctionHarness:
     def _end(self) -> None:
         for channel in self._channels:
             self._chain.end_channel(channel)
-        self._chain.end()
+        while not self._chain.end():  # calls are in flight
+            self._answer()
+            due = self._calls.next_due()
+            if self._chain.head.is_pending and due is not None:
+                self._clock.now = max(due, self._clock.now)
 
     def _emitted_by(self, call: Callable[[], None]) -> list[Any]:
         before = len(self.emitted)
-        _as_the_user_sees_it(call)
+
+        def answered() -> None:
+            call()
+            self._answer()
+
+        _as_the_user_sees_it(answered)
         return [each.value for each in self.emitted[before:]]
 
     def _let_go(self) -> None:
         """What the system does for a worker that is gone: the function hears nothing of it."""
+        self._calls.let_go()
         if not self._closed and self._operator.backend is not None:
             self._operator.backend.close()
         self._closed = True
@@ -360,6 +394,7 @@ def harness(
     second_type: Any = None,
     returns: Any = None,
     side_outputs: Sequence[OutputTag] = (),
+    options: Mapping[str, Any] | None = None,
     backend: str = "hashmap",
     processing_time: int = 0,
     restored: HarnessSnapshot | None = None,
@@ -372,12 +407,24 @@ def harness(
     :param input_type: the type of the records that come in, as `returns=` of the operator before would say it; `second_type`
         that of the second input. Not given: any records.
     :param side_outputs: the tags that are read, as `stream.side_output(tag)` does in a job.
+    :param options: more keywords of the call that puts it into a stream: `{"capacity": 4}` of async_map.
     :param backend: "hashmap" or "rocksdb".
     :param processing_time: where the clock stands at first, in ms.
     :param restored: begin with this snapshot, which another harness has taken, of this or of an older version of the function.
     :raises ConfigurationError: and all else that a job raises for a function that it cannot take.
     """
-    asked = Asked(function, via, key_by, second_key_by, key_type, input_type, second_type, returns, tuple(side_outputs))
+    asked = Asked(
+        function,
+        via,
+        key_by,
+        second_key_by,
+        key_type,
+        input_type,
+        second_type,
+        returns,
+        tuple(side_outputs),
+        options or {},
+    )
     return FunctionHarness(asked, backend, processing_time, restored)
 
 

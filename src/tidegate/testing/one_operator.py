@@ -6,8 +6,8 @@ without a key where it needs one, a state that is declared wrongly, a type that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.api.aggregates import AggregateFunction
@@ -16,6 +16,7 @@ from tidegate.api.environment import StreamEnvironment
 from tidegate.api.keyed import KeyedStream
 from tidegate.api.streams import DataStream
 from tidegate.errors import ConfigurationError
+from tidegate.functions.asynchronous import AsyncFunction
 from tidegate.functions.class_form import (
     CoFlatMapFunction,
     CoMapFunction,
@@ -41,8 +42,8 @@ UID = "function"  #: of the operator under test
 JOB = "harness"
 
 #: The calls that take a plain function: of a stream, and of a keyed one.
-PLAIN_CALLS = ("map", "flat_map", "filter", "map_batches")
-KEYED_CALLS = ("map", "flat_map", "filter", "reduce")
+PLAIN_CALLS = ("map", "flat_map", "filter", "map_batches", "async_map")
+KEYED_CALLS = ("map", "flat_map", "filter", "reduce", "async_map")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Asked:
     second_type: Any = None
     returns: Any = None
     side_outputs: Sequence[OutputTag] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ def plan_operator(asked: Asked) -> OneOperator:
 def _one_input(asked: Asked, stream: DataStream[Any]) -> DataStream[Any]:
     function = asked.function
     match function:
+        case AsyncFunction():
+            return _called(asked, stream, "async_map")
         case KeyedProcessFunction():
             return _keyed(asked, stream).process(function, returns=asked.returns, uid=UID)
         case KeyedBatchFunction():
@@ -122,7 +126,7 @@ def _called(asked: Asked, stream: DataStream[Any], via: str) -> DataStream[Any]:
         where = "without key_by" if asked.key_by is None else "with key_by"
         raise ConfigurationError(f"harness(via={via!r}) {where}: it is one of {', '.join(calls)}")
     target: Any = stream if asked.key_by is None else _keyed(asked, stream)
-    options = {} if via in ("filter", "reduce") else {"returns": asked.returns}
+    options = dict(asked.options) if via in ("filter", "reduce") else {"returns": asked.returns, **asked.options}
     called: DataStream[Any] = getattr(target, via)(asked.function, uid=UID, **options)
     return called
 

@@ -24,6 +24,7 @@ from tidegate.task.operators.base import OperatorFailed
 from tidegate.task.program import SlotProgram
 from tidegate.task.slot import Slot
 from tidegate.testing.crash_points import SimulatedCrash
+from tidegate.testing.stepped_loop import SteppedCalls
 from tidegate.testing.world import Background, Channel, ControlLink, Stuck, WorkerProcess, World
 from tidegate.wire.control import ToDriver, ToSlot, decode_from_slot, decode_to_slot, encode
 from tidegate.wire.frame import FrameSeal, decode_frame
@@ -80,7 +81,7 @@ class ScheduledAttempt:
             self._connect(process)
 
     def _start_process(self, job: JobRun, inputs: AttemptInputs, id: SlotId, settings: Any) -> WorkerProcess:
-        link, uploads, commits = ControlLink(), Background(), Background()
+        link, uploads, commits, calls = ControlLink(), Background(), Background(), SteppedCalls(self._clock)
         inbox = Inbox(settings.inbox_bytes, settings.held_memory_bytes, settings.held_disk_bytes)
         slot = Slot(
             program=SlotProgram(job.plan, id, inputs.id, self._key, settings),
@@ -89,12 +90,13 @@ class ScheduledAttempt:
             storage=self._world.store,
             uploads=uploads,
             commits=commits,
+            calls=calls,
             crash_points=self._world.crash_points,
             clock=self._clock,
             wall_clock=self._world.wall_clock,
             sleep=self._clock.sleep,
         )
-        return WorkerProcess(slot, link, uploads, commits, speed=self._random.choice([0.1, 0.5, 1.0, 1.0, 3.0]))
+        return WorkerProcess(slot, link, uploads, commits, calls, speed=self._random.choice([0.1, 0.5, 1.0, 1.0, 3.0]))
 
     def _first_to_call(self) -> list[WorkerProcess]:
         """In some attempts part of the slots call when others are at work already. Drawn without changing other draws."""
@@ -179,6 +181,7 @@ class ScheduledAttempt:
                 process.slot.turn(0.0)
             try:
                 process.slot.close()
+                process.calls.run()
             except OperatorFailed as failed:  # as in task/main.py: told, and nothing changes
                 log.warning("close() of %s failed after the job had finished: %s", failed.operator.name, failed.cause)
             process.alive = False
@@ -209,7 +212,7 @@ class ScheduledAttempt:
         return self._random.choices(possible, weights)[0] if possible else None
 
     def _chances_for(self, channels: int) -> int:
-        return 2 + 6 * len(self.processes) + channels + 2 * len(self._world.zombies)
+        return 2 + 7 * len(self.processes) + channels + 2 * len(self._world.zombies)
 
     def _list_chances(self) -> None:
         """Everything that could ever happen; channels come with the first frame."""
@@ -227,6 +230,7 @@ class ScheduledAttempt:
                 (hears, (_may_be_told, self._tell, (process,))),
                 (0.5, (_may_run, self._run_guarded, (process, process.uploads))),
                 (0.5, (_may_run, self._run_guarded, (process, process.commits))),
+                (0.5, (_may_call, self._step_calls, (process,))),
                 (process.speed * 3, (self._may_turn, self._turn, (process,))),
             ]
         weighted += [(channel.receiver.speed, (_may_deliver, self._deliver, (channel,))) for channel in self._channels]
@@ -243,6 +247,9 @@ class ScheduledAttempt:
 
     def _run_guarded(self, process: WorkerProcess, background: Background) -> None:
         self._guard(process, background.jobs.popleft())
+
+    def _step_calls(self, process: WorkerProcess) -> None:
+        self._guard(process, process.calls.step)
 
     def _can_turn(self, process: WorkerProcess) -> bool:
         slot = process.slot
@@ -335,7 +342,11 @@ class ScheduledAttempt:
             self.attempt.tick()
             if self.attempt.outcome is not None or self._searched() or self.attempt.next_wake() > self._clock():
                 return
+        looks = [process.calls.look_outside() for process in self.processes.values() if process.alive]
+        if any(looks):
+            return
         times = [self.attempt.next_wake()]
+        times += [due for process in self.processes.values() if process.alive and (due := process.calls.next_due())]
         for process in self.processes.values():
             if process.alive and process.idle_until not in (None, float("inf")):
                 times.append(process.idle_until or 0.0)
@@ -364,6 +375,10 @@ def _may_be_told(process: WorkerProcess) -> bool:
 
 def _may_run(process: WorkerProcess, background: Background) -> bool:
     return process.alive and process.connected and bool(background.jobs)
+
+
+def _may_call(process: WorkerProcess) -> bool:
+    return process.alive and process.calls.may_step
 
 
 def _may_haunt(zombie: WorkerProcess, background: Background) -> bool:

@@ -16,6 +16,7 @@ from tidegate.storage.store import ObjectStore
 from tidegate.task.slot import Slot
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.crash_points import InProcessCrashPoints, SimulatedCrash
+from tidegate.testing.stepped_loop import SteppedCalls
 from tidegate.wire.control import FromSlot, encode
 
 MAX_ZOMBIES = 20  #: workers of older attempts that may still wake up
@@ -79,6 +80,7 @@ class WorkerProcess:
     link: ControlLink
     uploads: Background
     commits: Background
+    calls: SteppedCalls
     alive: bool = True
     connected: bool = False  #: nothing that the driver says before reaches it
     speed: float = 1.0
@@ -87,6 +89,7 @@ class WorkerProcess:
 
     def let_go(self) -> None:
         """What the system does for a process that is gone: its files on the local disk are nobody's."""
+        self.calls.let_go()
         self.slot._files.copies.close(job_ended=False)
         for chain in self.slot.chains:
             for operator in chain.operators:

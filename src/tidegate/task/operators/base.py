@@ -249,6 +249,11 @@ class RunningOperator:
                 log.warning("metrics of %s are not shown: %s: %s", self.name, type(error).__name__, error)
             return {}
 
+    @property
+    def is_pending(self) -> bool:
+        """Records are in flight inside it: what comes after the last record has to wait for them."""
+        return False
+
     # -- for subclasses -----------------------------------------------------------------------------------------
 
     @property

@@ -7,19 +7,27 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from tidegate.connectors.contract import ReaderContext, WriterContext
+from tidegate.functions.asynchronous import in_flight_type
 from tidegate.graph import specs
+from tidegate.graph.logical import MAIN_OUTPUT
 from tidegate.graph.plan import PlannedOperator
+from tidegate.ports import CallLoop, ControlPort
 from tidegate.state.backend import KeyedStateBackend
 from tidegate.state.backends import StateBackends
 from tidegate.state.key_groups import key_group_range
 from tidegate.state.key_selector import KeySelector
 from tidegate.task.operators import broadcast, process, stateless
+from tidegate.task.operators.async_calls import AsyncOperator
+from tidegate.task.operators.async_state import InFlightStore, KeyedInFlightStore
 from tidegate.task.operators.base import RunningOperator
+from tidegate.task.operators.first_rows import CHECKED_ROWS
 from tidegate.task.operators.sink import SinkOperator
 from tidegate.task.operators.source import SourceOperator
 from tidegate.task.operators.timers import Time
 from tidegate.task.operators.timestamps import TimestampOperator
+from tidegate.task.program import SlotProgram
 from tidegate.types import UNTYPED, RecordType
+from tidegate.wire.control import ToDriver
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,35 @@ class OperatorContext:
     checked_rows: float  #: of each output, against its type
     wanted: Callable[[], int]  #: how many records the slots after it can take
     send_to_driver: Callable[[str, int, str, bytes], None]  #: (uid, subtask, topic, payload)
+    calls: CallLoop  #: where asynchronous functions run
+    wake: Callable[[], None]  #: the task's thread, from any other
+
+
+def operator_context(
+    program: SlotProgram,
+    time: Time,
+    sleep: Callable[[float], None],
+    wanted: Callable[[], int],
+    control: ControlPort,
+    calls: CallLoop,
+    wake: Callable[[], None],
+) -> OperatorContext:
+    """As a slot's program says."""
+    settings = program.settings
+    return OperatorContext(
+        job=program.plan.job,
+        attempt=str(program.attempt),
+        time=time,
+        backends=StateBackends(settings.state, time.processing_time),
+        sleep=sleep,
+        hot_keys=settings.hot_keys,
+        object_reuse=settings.object_reuse,
+        checked_rows=CHECKED_ROWS[settings.type_checks],
+        wanted=wanted,
+        send_to_driver=lambda uid, subtask, topic, payload: control.send(ToDriver(uid, subtask, topic, payload)),
+        calls=calls,
+        wake=wake,
+    )
 
 
 def build_operator(
@@ -78,6 +115,13 @@ def build_operator(
             return broadcast.KeyedBroadcastOperator(
                 planned, subtask, context.job, function, backend, (key,), context.time
             )
+        case specs.AsyncSpec(calls, key):
+            taken = input_type or UNTYPED
+            if key is None:
+                store = InFlightStore(calls.function, in_flight_type(taken, planned.operator.outputs[MAIN_OUTPUT]))
+            else:
+                store = KeyedInFlightStore(calls, key, _backend(planned, subtask, key, context))
+            return AsyncOperator(planned, subtask, calls, taken, store, context)
         case specs.AssignTimestampsSpec(strategy):
             return TimestampOperator(planned, subtask, strategy, context.time)
         case specs.SinkSpec(sink):

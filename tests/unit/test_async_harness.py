@@ -1,0 +1,143 @@
+"""Asynchronous functions in the harness: order, retries, time-outs, batches, watermarks, what a snapshot holds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import tidegate as tg
+from tidegate.testing import harness
+
+
+async def later(n: int) -> int:
+    await asyncio.sleep(n)
+    return n * 10
+
+
+class Later(tg.AsyncFunction):
+    async def async_invoke(self, n: int, ctx: tg.AsyncContext) -> int:
+        return await later(n)
+
+
+def test_ordered_answers_wait_for_those_before_them():
+    asked = harness(Later())
+
+    assert asked.process_many([3, 1, 2]) == []
+    assert asked.advance_processing_time("2s") == []
+    assert asked.advance_processing_time("1s") == [30, 10, 20]
+
+
+def test_an_answer_keeps_the_time_of_its_record_and_a_watermark_its_place():
+    asked = harness(Later())
+    asked.process(2, timestamp=5)
+    asked.advance_watermark(9)
+
+    assert asked.watermark < 9
+    asked.advance_processing_time("2s")
+    assert [(each.value, each.timestamp) for each in asked.emitted] == [(20, 5)]
+    assert asked.watermark == 9
+
+
+def test_input_ends_when_all_calls_have_come_back():
+    asked = harness(Later())
+    asked.process_many([5, 1])
+
+    assert asked.end_input() == [50, 10]
+
+
+SEEN: list[int] = []
+
+
+class Seen(tg.AsyncFunction):
+    async def async_invoke(self, n: int, ctx: tg.AsyncContext) -> int:
+        SEEN.append(n)
+        return await later(n)
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_a_snapshot_has_answers_and_questions_and_only_questions_are_asked_again(keyed: bool, backend: str):
+    SEEN.clear()
+    keys: dict[str, Any] = {"key_by": lambda n: n % 2, "key_type": int} if keyed else {}
+    asked = harness(Seen(), backend=backend, **keys)
+    asked.process_many([3, 1])
+    asked.advance_processing_time("1s")
+    asked.restore(asked.snapshot())
+
+    assert asked.end_input() == [30, 10]
+    assert SEEN == [3, 1, 3]
+    asked.close()
+
+
+class Flaky(tg.AsyncFunction):
+    async def async_invoke(self, n: int, ctx: tg.AsyncContext) -> str:
+        if ctx.attempt < n:
+            raise OSError("not yet")
+        return f"{n} at attempt {ctx.attempt}"
+
+
+def test_a_call_is_made_again_after_growing_pauses_and_then_fails():
+    asked = harness(Flaky(), options={"retry": tg.Retry(3, "1s", on=OSError)})
+    asked.process(3)
+    assert asked.advance_processing_time("2s") == []
+    assert asked.advance_processing_time("2s") == ["3 at attempt 3"]
+
+    asked.process(4)
+    with pytest.raises(OSError, match="not yet"):
+        asked.advance_processing_time("4s")
+    asked.close()
+
+
+class Batched(tg.AsyncFunction):
+    async def async_invoke_batch(self, values: list[int], ctx: tg.AsyncContext) -> list[Any]:
+        await asyncio.sleep(1)
+        return [(n, len(values)) for n in values]
+
+
+def test_a_batch_takes_what_waits():
+    asked = harness(Batched(), options={"capacity": 8, "batch_size": 4})
+    asked.process(1)
+    asked.process_many(list(range(2, 10)))
+
+    answers = asked.end_input()
+    assert [n for n, _ in answers] == list(range(1, 10))
+    assert dict(answers)[1] == 1
+    assert max(size for _, size in answers) == 4
+
+
+class WrongBatch(tg.AsyncFunction):
+    async def async_invoke_batch(self, values: list[int], ctx: tg.AsyncContext) -> list[Any]:
+        return [1, 2, 3]
+
+
+def test_a_batch_without_an_answer_for_each_is_refused():
+    with (
+        harness(WrongBatch()) as asked,
+        pytest.raises(TypeError, match="one answer for each of its 1 values, not 3 of"),
+    ):
+        asked.process(1)
+
+
+class Patient(tg.AsyncFunction):
+    async def async_invoke(self, n: int, ctx: tg.AsyncContext) -> int:
+        return await later(n)
+
+    def timeout(self, n: int, ctx: tg.AsyncContext) -> int:
+        return -n
+
+
+def test_a_timeout_of_ones_own_answers_in_place_of_the_call():
+    asked = harness(Patient(), options={"timeout": "2s"})
+    asked.process_many([1, 100])
+
+    assert asked.end_input() == [10, -100]
+
+
+def test_a_pause_is_twice_as_long_each_time_up_to_the_most():
+    retry = tg.Retry(9, "1s", most="3s")
+
+    assert [retry.pause_s(attempt, chance=0.0) for attempt in (1, 2, 3, 4)] == [1, 2, 3, 3]
+    with pytest.raises(tg.TidegateError, match="both are 1 or more"):
+        tg.Retry(0)
