@@ -82,6 +82,7 @@ if TYPE_CHECKING:
         ReduceFunction,
     )
     from tidegate.functions.counters import Counter
+    from tidegate.functions.failed_records import FailedRecord
     from tidegate.functions.process import (
         BroadcastContext,
         BroadcastProcessFunction,
@@ -109,6 +110,7 @@ _HOMES = {
     "AggregateFunction": "tidegate.api.aggregates",
     "AsyncContext": "tidegate.functions.asynchronous",
     "AsyncFunction": "tidegate.functions.asynchronous",
+    "FailedRecord": "tidegate.functions.failed_records",
     "Retry": "tidegate.functions.asynchronous",
     "CheckpointedFunction": "tidegate.functions.checkpointed",
     "CoFlatMapFunction": "tidegate.functions.class_form",
@@ -236,6 +238,7 @@ __all__ = [
     "DatabaseTable",
     "DatabaseUpsertSink",
     "DeltaSink",
+    "FailedRecord",
     "FileSink",
     "Files",
     "FilterFunction",

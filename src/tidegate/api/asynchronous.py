@@ -46,7 +46,7 @@ class AsyncTransformable(Transformable):
         self, function: Callable[[Any], Awaitable[U]] | AsyncFunction[Any, U], output_type: Any = None, *,
         ordered: bool = True, capacity: int = 100, timeout: Duration | None = "60s", retry: Retry | None = None,
         batch_size: int | None = None, returns: Any = None, uid: str | None = None, name: str | None = None,
-        parallelism: int | None = None,
+        parallelism: int | None = None, on_error: str = "fail",
     ) -> DataStream[U]:  # fmt: skip
         """One record out for each record in, by a call to the outside: a coroutine function, or an AsyncFunction. Many calls
         run at the same time, and what is in flight is part of checkpoints: an answer that stands in a completed one is not
@@ -69,7 +69,7 @@ class AsyncTransformable(Transformable):
         out = async_returns(function, declared_type(returns, output_type))
         calls = async_calls(function, settings)
         spec = async_spec(calls, self._own_key, self._upstream._type, out)
-        return self._apply(spec, named("async_map", function), out, Asked(uid, name, parallelism))
+        return self._apply(spec, named("async_map", function), out, Asked(uid, name, parallelism, on_error=on_error))
 
 
 def call_settings(

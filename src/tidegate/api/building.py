@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.api.user_line import calling_line
 from tidegate.errors import ConfigurationError, GraphError
+from tidegate.functions.failed_records import on_error_of
 from tidegate.graph import specs
 from tidegate.graph.logical import MAIN_OUTPUT, Edge, Operator, Partitioning
 from tidegate.graph.partitioner import Partitioner
@@ -64,6 +65,7 @@ class Asked:
     name: str | None = None
     parallelism: int | None = None
     max_parallelism: int | None = None
+    on_error: str = "fail"
 
 
 def add_operator(
@@ -92,6 +94,7 @@ def add_operator(
         uid_given=asked.uid is not None,
         parallelism=asked.parallelism,
         max_parallelism=asked.max_parallelism,
+        on_error=on_error_of(asked.on_error),
     )
     graph.add(operator)
     if isinstance(spec, specs.SinkSpec):

@@ -52,6 +52,7 @@ class ConnectedStreams(Transformable, Generic[A, B]):
         self, function: CoProcessFunction[A, B, U] | BroadcastProcessFunction[A, B, U], output_type: Any = None, *,
         uid: str | None = None, returns: Any = None, name: str | None = None, parallelism: int | None = None,
         max_parallelism: int | None = None,
+        on_error: str = "fail",
     ) -> DataStream[U]:  # fmt: skip
         """A CoProcessFunction, keyed when both streams are; a BroadcastProcessFunction when the second is broadcast,
         keyed when the first is.
@@ -71,7 +72,9 @@ class ConnectedStreams(Transformable, Generic[A, B]):
         spec = self._broadcast_spec(function) if self._is_broadcast(function) else self._co_spec(function)
         main = function.process_element if isinstance(function, BroadcastProcessFunction) else function.process_element1
         out = returned_type(declared_type(returns, output_type), main, True)
-        return self._apply(spec, type(function).__name__, out, Asked(uid, name, parallelism, max_parallelism))
+        return self._apply(
+            spec, type(function).__name__, out, Asked(uid, name, parallelism, max_parallelism, on_error=on_error)
+        )
 
     def map(
         self, function: CoMapFunction[A, B, U], output_type: Any = None, *, uid: str | None = None, returns: Any = None,

@@ -48,6 +48,7 @@ class KeyedStream(AsyncTransformable, Generic[K, T]):
         self, function: KeyedProcessFunction[T, U], output_type: Any = None, *, uid: str | None = None,
         returns: Any = None, name: str | None = None, parallelism: int | None = None,
         max_parallelism: int | None = None,
+        on_error: str = "fail",
     ) -> DataStream[U]:  # fmt: skip
         """A function with state for each key.
 
@@ -63,7 +64,9 @@ class KeyedStream(AsyncTransformable, Generic[K, T]):
         need_instance(function, KeyedProcessFunction, "process on a keyed stream")
         out = returned_type(declared_type(returns, output_type), function.process_element, True)
         spec = specs.KeyedProcessSpec(function, self._key)
-        return self._apply(spec, type(function).__name__, out, Asked(uid, name, parallelism, max_parallelism))
+        return self._apply(
+            spec, type(function).__name__, out, Asked(uid, name, parallelism, max_parallelism, on_error=on_error)
+        )
 
     def process_batches(
         self, function: KeyedBatchFunction[Any], output_type: Any = None, *, uid: str | None = None,
@@ -91,6 +94,7 @@ class KeyedStream(AsyncTransformable, Generic[K, T]):
     def map(
         self, function: Callable[[T], U] | MapFunction[T, U], output_type: Any = None, *, returns: Any = None,
         uid: str | None = None, name: str | None = None, parallelism: int | None = None,
+        on_error: str = "fail",
     ) -> DataStream[U]:  # fmt: skip
         """One record out for each record in, in the subtask of its key. A MapFunction may declare state of the key.
 
@@ -105,11 +109,12 @@ class KeyedStream(AsyncTransformable, Generic[K, T]):
         [5, 2, -3]
         """
         declared = declared_type(returns, output_type)
-        return self._one_by_one("map", function, declared, Asked(uid, name, parallelism))
+        return self._one_by_one("map", function, declared, Asked(uid, name, parallelism, on_error=on_error))
 
     def flat_map(
         self, function: Callable[[T], Iterable[U] | None] | FlatMapFunction[T, U], output_type: Any = None, *,
         returns: Any = None, uid: str | None = None, name: str | None = None, parallelism: int | None = None,
+        on_error: str = "fail",
     ) -> DataStream[U]:  # fmt: skip
         """Any number of records out, in the subtask of the key. A FlatMapFunction may declare state of the key.
 
@@ -118,11 +123,12 @@ class KeyedStream(AsyncTransformable, Generic[K, T]):
         ['to', 'be']
         """
         declared = declared_type(returns, output_type)
-        return self._one_by_one("flat_map", function, declared, Asked(uid, name, parallelism))
+        return self._one_by_one("flat_map", function, declared, Asked(uid, name, parallelism, on_error=on_error))
 
     def filter(
         self, function: Callable[[T], Any] | FilterFunction[T], *, uid: str | None = None, name: str | None = None,
         parallelism: int | None = None,
+        on_error: str = "fail",
     ) -> DataStream[T]:  # fmt: skip
         """Keep the records for which the function is true. A FilterFunction may declare state of the key.
 
@@ -136,7 +142,7 @@ class KeyedStream(AsyncTransformable, Generic[K, T]):
         >>> list(words.filter(First()).execute_and_collect())
         ['a', 'b']
         """
-        return self._one_by_one("filter", function, None, Asked(uid, name, parallelism))
+        return self._one_by_one("filter", function, None, Asked(uid, name, parallelism, on_error=on_error))
 
     def _class_form(self, function: Any) -> specs.Spec:
         return (

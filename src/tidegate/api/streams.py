@@ -24,6 +24,7 @@ from tidegate.connectors.file_sink import FileSink
 from tidegate.connectors.print_sink import PrintSink
 from tidegate.errors import ConfigurationError, GraphError, TypeDeclarationError
 from tidegate.functions.class_form import FilterFunction, FlatMapFunction, MapFunction
+from tidegate.functions.failed_records import DEAD_LETTERS, FailedRecord, OnError
 from tidegate.functions.process import KeyedBatchFunction, KeyedProcessFunction, OutputTag, ProcessFunction
 from tidegate.functions.watermarks import WatermarkStrategy
 from tidegate.graph import specs
@@ -67,6 +68,7 @@ class DataStream(OperatorOptions, AsyncTransformable, Generic[T]):
     def map(
         self, function: Callable[[T], U] | MapFunction[T, U], output_type: Any = None, *, returns: Any = None,
         uid: str | None = None, name: str | None = None, parallelism: int | None = None,
+        on_error: str = "fail",
     ) -> DataStream[U]:  # fmt: skip
         """One record out for each record in.
 
@@ -74,11 +76,12 @@ class DataStream(OperatorOptions, AsyncTransformable, Generic[T]):
         [10, 20]
         """
         declared = declared_type(returns, output_type)
-        return self._one_by_one("map", function, declared, Asked(uid, name, parallelism))
+        return self._one_by_one("map", function, declared, Asked(uid, name, parallelism, on_error=on_error))
 
     def flat_map(
         self, function: Callable[[T], Iterable[U] | None] | FlatMapFunction[T, U], output_type: Any = None, *,
         returns: Any = None, uid: str | None = None, name: str | None = None, parallelism: int | None = None,
+        on_error: str = "fail",
     ) -> DataStream[U]:  # fmt: skip
         """Any number of records out: the function returns an iterable, or None.
 
@@ -86,18 +89,19 @@ class DataStream(OperatorOptions, AsyncTransformable, Generic[T]):
         ['to', 'be', 'or', 'not']
         """
         declared = declared_type(returns, output_type)
-        return self._one_by_one("flat_map", function, declared, Asked(uid, name, parallelism))
+        return self._one_by_one("flat_map", function, declared, Asked(uid, name, parallelism, on_error=on_error))
 
     def filter(
         self, function: Callable[[T], Any] | FilterFunction[T], *, uid: str | None = None, name: str | None = None,
         parallelism: int | None = None,
+        on_error: str = "fail",
     ) -> DataStream[T]:  # fmt: skip
         """Keep the records for which the function is true.
 
         >>> list(env.from_sequence(1, 5).filter(lambda n: n % 2 == 1).execute_and_collect())
         [1, 3, 5]
         """
-        return self._one_by_one("filter", function, None, Asked(uid, name, parallelism))
+        return self._one_by_one("filter", function, None, Asked(uid, name, parallelism, on_error=on_error))
 
     def map_batches(
         self, function: Callable[[pa.RecordBatch], pa.RecordBatch], output_type: Any = None, *, returns: Any = None,
@@ -120,6 +124,7 @@ class DataStream(OperatorOptions, AsyncTransformable, Generic[T]):
     def process(
         self, function: ProcessFunction[T, U], output_type: Any = None, *, returns: Any = None, uid: str | None = None,
         name: str | None = None, parallelism: int | None = None,
+        on_error: str = "fail",
     ) -> DataStream[U]:  # fmt: skip
         """A ProcessFunction: hooks and side outputs, no keyed state.
 
@@ -134,7 +139,7 @@ class DataStream(OperatorOptions, AsyncTransformable, Generic[T]):
             raise GraphError(f"{type(function).__name__} works on keyed streams: call key_by(...) before it")
         need_instance(function, ProcessFunction, "process")
         out = returned_type(declared_type(returns, output_type), function.process_element, True)
-        asked = Asked(uid, name, parallelism)
+        asked = Asked(uid, name, parallelism, on_error=on_error)
         return self._apply(specs.ProcessSpec(function), type(function).__name__, out, asked)
 
     def assign_timestamps_and_watermarks(
@@ -313,6 +318,18 @@ class DataStream(OperatorOptions, AsyncTransformable, Generic[T]):
             raise GraphError(f"the side output {tag.name!r} is read with two different types")
         declared[tag.name] = side_type
         return DataStream(self._env, [StreamInput(uid, tag.name)], side_type)
+
+    def dead_letters(self) -> DataStream[FailedRecord]:
+        """Records on which the function before has raised, where it was put in with `on_error="dead-letter"`.
+
+        >>> parsed = env.from_collection(["7", "x"]).map(int, returns=int, on_error="dead-letter")
+        >>> list(parsed.dead_letters().map(lambda bad: (bad.record, bad.error)).execute_and_collect())
+        [('x', 'ValueError')]
+        """
+        maker = self._env._graph.operators[self._made_by("dead_letters")]
+        if maker.on_error is not OnError.DEAD_LETTER:
+            raise GraphError(f'{maker.name} was not put in with on_error="dead-letter": it has no dead letters')
+        return self.side_output(OutputTag(DEAD_LETTERS, FailedRecord))
 
     get_side_output = side_output  #: as PyFlink calls it
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import GraphError, UserLine
 from tidegate.functions.checkpointed import CheckpointedFunction
+from tidegate.functions.failed_records import DEAD_LETTERS, OnError
 from tidegate.graph.specs import (
     AsyncSpec,
     BroadcastProcessSpec,
@@ -71,6 +72,7 @@ class Operator:
     parallelism: int | None = None
     max_parallelism: int | None = None
     chaining: Chaining = Chaining.ALWAYS
+    on_error: OnError = OnError.FAIL
 
     def __str__(self) -> str:
         return f"{self.name} (uid {self.uid})" if self.uid_given else self.name
@@ -221,3 +223,10 @@ class LogicalGraph:
             raise GraphError("the job has no operators: start with env.from_source(...) or env.from_collection(...)")
         if not any(isinstance(op.spec, SinkSpec) for op in self.operators.values()):
             raise GraphError("the job has no sink: end at least one stream with .print(), .collect() or .sink_to(...)")
+        for operator in self.operators.values():
+            if operator.on_error is OnError.DEAD_LETTER and DEAD_LETTERS not in operator.outputs:
+                raise GraphError(
+                    f'{operator.name} at {operator.line} has on_error="dead-letter", and nothing reads its dead letters: end '
+                    'its .dead_letters() in a sink, or say on_error="skip"',
+                    operator=operator.name,
+                )

@@ -95,7 +95,7 @@ def _one_input(asked: Asked, stream: DataStream[Any]) -> DataStream[Any]:
         case AsyncFunction():
             return _called(asked, stream, "async_map")
         case KeyedProcessFunction():
-            return _keyed(asked, stream).process(function, returns=asked.returns, uid=UID)
+            return _keyed(asked, stream).process(function, returns=asked.returns, uid=UID, **asked.options)
         case KeyedBatchFunction():
             return _keyed(asked, stream).process_batches(function, returns=asked.returns, uid=UID)
         case AggregateFunction():
@@ -109,7 +109,7 @@ def _one_input(asked: Asked, stream: DataStream[Any]) -> DataStream[Any]:
         case FilterFunction():
             return _called(asked, stream, "filter")
         case ProcessFunction():
-            return stream.process(function, returns=asked.returns, uid=UID)
+            return stream.process(function, returns=asked.returns, uid=UID, **asked.options)
     if asked.via is None:
         raise ConfigurationError(
             f"harness({_named(function)}): say which call puts it into a stream, one of "

@@ -26,11 +26,13 @@ import numpy as np
 from tidegate.batch import Batch
 from tidegate.errors import ContractError, UnansweredCall
 from tidegate.functions.asynchronous import AsyncCalls, AsyncContext, PlainCall, has_batch_form, has_timeout
+from tidegate.functions.failed_records import OnError
 from tidegate.functions.process import Context
 from tidegate.protocol.answer_queue import AnswerQueue, Entry, Fence
 from tidegate.protocol.watermarks import IDLE
 from tidegate.task.operators.async_state import InFlightRow, InFlightStore
 from tidegate.task.operators.base import OperatorFailed, OperatorSnapshot, RunningOperator
+from tidegate.task.operators.failing import Failures
 from tidegate.task.operators.first_rows import function_line
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ class Asked(Entry):
     timestamp: int | None
     key: Any = None  #: normalised, of a keyed operator
     rows: list[Any] | None = None  #: what leaves for it; None: not answered
-    error: Exception | None = None
+    error: Exception | None = None  #: it has failed; a checkpoint has it as not answered
     asked_at: float = float("inf")  #: None has asked yet
 
 
@@ -89,6 +91,8 @@ class AsyncOperator(RunningOperator):
         self._opened: asyncio.Future[None] | None = None  #: of the loop
         self._tasks: set[asyncio.Task[None]] = set()  #: of the loop
         self._closed = False
+        self._fails = planned.operator.on_error is OnError.FAIL
+        self._failures = Failures(self)
 
     # -- the life -----------------------------------------------------------------------------------------------------
 
@@ -148,6 +152,8 @@ class AsyncOperator(RunningOperator):
                 self._emit(rows, stamps)
                 rows, stamps = [], []
                 self._pass(item.watermark)
+            elif item.error is not None:
+                self._failures.note(item.value, item.timestamp, item.error)
             else:
                 assert item.rows is not None
                 rows += item.rows
@@ -160,6 +166,7 @@ class AsyncOperator(RunningOperator):
         if rows:
             timestamps = None if None in stamps else np.array(stamps, np.int64)
             self.emit(Batch(self.output_type, rows, timestamps=timestamps))
+        self._failures.send()
 
     def _pass(self, watermark: int) -> None:
         if watermark != IDLE:
@@ -206,13 +213,10 @@ class AsyncOperator(RunningOperator):
             entries = self._back.popleft()
             self._calls -= 1
             for entry in entries:
-                if entry.error is not None:
-                    self._failed(entry, entry.error)
+                if entry.error is not None and (self._fails or isinstance(entry.error, ContractError)):
+                    raise OperatorFailed(self, entry.error) from entry.error
                 self._queue.answered(entry)
         self._ask()
-
-    def _failed(self, entry: Asked, error: Exception) -> None:
-        raise OperatorFailed(self, error) from error
 
     def _ask(self) -> None:
         """As many calls as there may be, each about as many records as wait."""
@@ -306,8 +310,8 @@ class AsyncOperator(RunningOperator):
     def _awaitable(self, called: Any) -> Any:
         if not inspect.isawaitable(called):
             raise ContractError(
-                f"the function of {self.name} returned a {type(called).__name__}, which cannot be awaited: write `async def`, or "
-                "use map for a function that answers at once",
+                f"the function of {self.name} returned a {type(called).__name__}, which cannot be awaited: write `async "
+                "def`, or use map for a function that answers at once",
                 user_line=function_line(self),
             )
         return called

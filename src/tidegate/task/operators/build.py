@@ -8,6 +8,7 @@ from typing import assert_never
 
 from tidegate.connectors.contract import ReaderContext, WriterContext
 from tidegate.functions.asynchronous import in_flight_type
+from tidegate.functions.failed_records import OnError
 from tidegate.graph import specs
 from tidegate.graph.logical import MAIN_OUTPUT
 from tidegate.graph.plan import PlannedOperator
@@ -16,7 +17,7 @@ from tidegate.state.backend import KeyedStateBackend
 from tidegate.state.backends import StateBackends
 from tidegate.state.key_groups import key_group_range
 from tidegate.state.key_selector import KeySelector
-from tidegate.task.operators import broadcast, process, stateless
+from tidegate.task.operators import broadcast, failing, process, stateless
 from tidegate.task.operators.async_calls import AsyncOperator
 from tidegate.task.operators.async_state import InFlightStore, KeyedInFlightStore
 from tidegate.task.operators.base import RunningOperator
@@ -78,7 +79,26 @@ def operator_context(
 def build_operator(
     planned: PlannedOperator, subtask: int, input_type: RecordType | None, context: OperatorContext
 ) -> RunningOperator:
+    """As the operator's spec says, and what the user said of records on which its function raises."""
     spec = planned.operator.spec
+    if planned.operator.on_error is OnError.FAIL:
+        return _built(spec, planned, subtask, input_type, context)
+    taken = input_type or UNTYPED
+    if isinstance(spec, specs.MapSpec | specs.FlatMapSpec | specs.FilterSpec):
+        return failing.OneByOneOperator(planned, subtask, spec, taken)
+    operator = _built(spec, planned, subtask, input_type, context)
+    if isinstance(operator, process.FunctionOperator):
+        failing.guard(operator, taken)
+    return operator
+
+
+def _built(
+    spec: specs.Spec,
+    planned: PlannedOperator,
+    subtask: int,
+    input_type: RecordType | None,
+    context: OperatorContext,
+) -> RunningOperator:
     match spec:
         case specs.SourceSpec(source):
             return SourceOperator(
