@@ -86,10 +86,10 @@ class FunctionHarness:
     def __init__(
         self, asked: Asked, backend: str, processing_time: int, restored: HarnessSnapshot | None = None
     ) -> None:
-        self._job: OneOperator = plan_operator(asked)
-        self._backend_kind = backend
         self._clock = ManualClock(processing_time / 1000)
         self._calls = SteppedCalls(self._clock)
+        self._job: OneOperator = plan_operator(asked)
+        self._backend_kind = backend
         self._emitted: dict[str, list[Emitted]] = {tag: [] for tag in self._job.planned.operator.outputs}
         self._checkpoint = 0
         self._channels: list[Channel] = [(index, 0) for index in range(len(self._job.input_types))]
