@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         WriterContext,
     )
     from tidegate.connectors.database.sink import DatabaseSink, DatabaseUpsertSink
+    from tidegate.connectors.database.table_lookup import TableLookup
     from tidegate.connectors.database.table_source import DatabaseTable
     from tidegate.connectors.file_sink import FileSink
     from tidegate.connectors.files_source import Files
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     )
     from tidegate.functions.counters import Counter
     from tidegate.functions.failed_records import FailedRecord
+    from tidegate.functions.lookups import LookupCache, LookupSource
     from tidegate.functions.process import (
         BroadcastContext,
         BroadcastProcessFunction,
@@ -110,6 +112,9 @@ _HOMES = {
     "AggregateFunction": "tidegate.api.aggregates",
     "AsyncContext": "tidegate.functions.asynchronous",
     "AsyncFunction": "tidegate.functions.asynchronous",
+    "LookupCache": "tidegate.functions.lookups",
+    "LookupSource": "tidegate.functions.lookups",
+    "TableLookup": "tidegate.connectors.database.table_lookup",
     "FailedRecord": "tidegate.functions.failed_records",
     "Retry": "tidegate.functions.asynchronous",
     "CheckpointedFunction": "tidegate.functions.checkpointed",
@@ -258,6 +263,8 @@ __all__ = [
     "KeyedProcessFunction",
     "KeyedStream",
     "ListState",
+    "LookupCache",
+    "LookupSource",
     "MapFunction",
     "MapState",
     "NumberSequence",
@@ -289,6 +296,7 @@ __all__ = [
     "StreamEnvironment",
     "StreamExecutionEnvironment",
     "StreamSink",
+    "TableLookup",
     "TidegateError",
     "TimedOut",
     "TimestampAssigner",

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegate.api.building import Asked, declared_type, named, need_instance
+from tidegate.api.keys import make_key_selector
 from tidegate.api.transformable import Transformable
 from tidegate.durations import Duration, seconds
 from tidegate.errors import ConfigurationError, GraphError
@@ -22,6 +24,7 @@ from tidegate.functions.asynchronous import (
     has_batch_form,
     in_flight_type,
 )
+from tidegate.functions.lookups import FunctionSource, LookupCache, LookupJoin, LookupSource
 from tidegate.graph import specs
 from tidegate.state.declarations import ListState, declared_states
 from tidegate.state.key_selector import KeySelector
@@ -70,6 +73,51 @@ class AsyncTransformable(Transformable):
         calls = async_calls(function, settings)
         spec = async_spec(calls, self._own_key, self._upstream._type, out)
         return self._apply(spec, named("async_map", function), out, Asked(uid, name, parallelism, on_error=on_error))
+
+    def lookup_join(
+        self, source: LookupSource | Callable[[Any], Awaitable[Any]], function: Callable[[Any, Any], U] | None = None, *,
+        on: str | int | Callable[[Any], Any], how: str = "left", cache: LookupCache | None = None, ordered: bool = True,
+        capacity: int = 100, timeout: Duration | None = "60s", retry: Retry | None = None, returns: Any = None,
+        uid: str | None = None, name: str | None = None, parallelism: int | None = None, on_error: str = "fail",
+    ) -> DataStream[U]:  # fmt: skip
+        """Each record with the row that the outside has for its key when it is asked: a coroutine function from the key to a
+        row or None, or a table (`tg.TableLookup`). `function(record, row)` gives what leaves; without it that is the pair. As
+        SQL over
+        the whole input, for a table that does not change: `SELECT * FROM l LEFT JOIN r ON l.key = r.key`.
+
+            >>> async def person(id):
+            ...     return {1: "Ann"}.get(id)
+            >>> visits = env.from_collection([(1, "/"), (2, "/tea")], type=tuple[int, str])
+            >>> named = visits.lookup_join(person, lambda visit, name: (name, visit[1]), on=0, uid="people")
+            >>> list(named.execute_and_collect())
+            [('Ann', '/'), (None, '/tea')]
+
+        :param on: the key of a record: a column, a position, or a function.
+        :param how: "left": without a row, None stands for it. "inner": such records are left out.
+        :param cache: what is remembered in each subtask, `tg.LookupCache(ttl="1min", rows=10_000)`. None: nothing.
+
+        All else is as in `async_map`.
+        """
+        if how not in ("left", "inner"):
+            raise ConfigurationError(f"lookup_join: how={how!r} is not one of left, inner")
+        taken = self._upstream._type
+        if not isinstance(source, LookupSource):
+            async_calls(source, call_settings(source, ordered, capacity, timeout, retry, None))  # a coroutine function
+            source = FunctionSource(source)
+        key = make_key_selector(taken, (on,), None, "lookup_join").row_key()
+        joined = LookupJoin(source, key, function or _pair, how, cache)
+        settings = call_settings(joined, ordered, capacity, timeout, retry, source.batch_size)
+        out = record_type(
+            return_annotation_of(function, False) if returns is None and function is not None else returns
+        )
+        calls = AsyncCalls(joined, replace(settings, is_flat=True))
+        spec = async_spec(calls, self._own_key, taken, out)
+        asked = Asked(uid, name, parallelism, on_error=on_error)
+        return self._apply(spec, named("lookup_join", function or _pair), out, asked)
+
+
+def _pair(record: Any, row: Any) -> tuple[Any, Any]:
+    return record, row
 
 
 def call_settings(

@@ -13,6 +13,7 @@ from tidegate.api import aggregates, vectorised
 from tidegate.api.asynchronous import AsyncTransformable
 from tidegate.api.building import Asked, EdgePlan, declared_type, need_instance
 from tidegate.api.connected import ConnectedStreams
+from tidegate.api.joins import IntervalJoin, TemporalJoin
 from tidegate.api.keys import joined_selectors, make_key_selector, tuple_of
 from tidegate.api.transformable import returned_type
 from tidegate.errors import GraphError
@@ -294,6 +295,42 @@ class KeyedStream(AsyncTransformable, Generic[K, T]):
                 "broadcast() on the other"
             )
         return ConnectedStreams(self._stream, other, (self._key, None))
+
+    def interval_join(self, other: KeyedStream[K, Any]) -> IntervalJoin:
+        """Records of both streams with one key whose times are close. As SQL over the whole input (but for late records):
+        `SELECT * FROM l JOIN r ON l.key = r.key AND r.time BETWEEN l.time + lower AND l.time + upper`.
+
+            >>> times = tg.WatermarkStrategy.bounded_out_of_orderness("1s", timestamp=lambda row: row[1])
+            >>> def keyed(rows):
+            ...     stream = env.from_collection(rows, type=tuple[str, int])
+            ...     return stream.assign_timestamps_and_watermarks(times).key_by(0)
+            >>> views, clicks = keyed([("ann", 1_000), ("bob", 2_000)]), keyed([("ann", 1_500)])
+            >>> near = views.interval_join(clicks).between("0s", "2s").how("left")
+            >>> pairs = near.process(lambda view, click: (view[0], None if click is None else click[1] - view[1]), uid="near")
+            >>> sorted(pairs.execute_and_collect())
+            [('ann', 500), ('bob', None)]
+        """
+        return IntervalJoin(self, other)
+
+    def temporal_join(
+        self, versions: KeyedStream[K, Any], *, version: str | Callable[[Any], Any] | None = None, how: str = "inner"
+    ) -> TemporalJoin:
+        """Each record with the version of its key that was valid at its event time. As SQL over the whole input (but for
+        late records): `SELECT * FROM l ASOF JOIN r ON l.key = r.key AND l.time >= r.time`; with `how="left"` also records
+        without one.
+
+            >>> times = tg.WatermarkStrategy.bounded_out_of_orderness("1s", timestamp=lambda row: row[1])
+            >>> def keyed(rows, of):
+            ...     return env.from_collection(rows, type=of).assign_timestamps_and_watermarks(times).key_by(0)
+            >>> orders = keyed([("eur", 5, 10), ("eur", 9, 10)], tuple[str, int, int])
+            >>> rates = keyed([("eur", 1, 1.5), ("eur", 7, 2.0)], tuple[str, int, float])
+            >>> dollars = orders.temporal_join(rates).process(lambda order, rate: order[2] * rate[2], uid="dollars")
+            >>> sorted(dollars.execute_and_collect())
+            [15.0, 20.0]
+
+        :param version: when a version became valid, a column or a function; else its event time. Of one moment the last counts.
+        """
+        return TemporalJoin(self, versions, version, how)
 
     # -- building ---------------------------------------------------------------------------------------------------
 

@@ -20,12 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, Union
 
-import pyarrow as pa
-
 from tidegate.durations import Duration, seconds
 from tidegate.errors import ConfigurationError
 from tidegate.functions.process import Context, In, Out
-from tidegate.types import Pickled, RecordType
+from tidegate.types import RecordType, stored_annotation
 
 ExceptionTypes: TypeAlias = Union[type[BaseException], tuple[type[BaseException], ...]]
 
@@ -140,6 +138,7 @@ class CallSettings:
     timeout_s: float | None  #: for one record, with all its retries
     retry: Retry
     batch_size: int  #: 1 where the function has no batch form
+    is_flat: bool = False  #: an answer is a list of records
 
 
 class PlainCall(AsyncFunction[Any, Any]):
@@ -154,12 +153,7 @@ IN_FLIGHT = "in_flight"  #: the state that records in flight are stored as
 
 def in_flight_type(taken: RecordType, out: RecordType) -> Any:
     """The type of a stored row, as an annotation: its place, timestamp, the record, and the answers if they have come."""
-    return tuple[int, int | None, _stored(taken), list[_stored(out)] | None]  # type: ignore[misc]
-
-
-def _stored(records: RecordType) -> Any:
-    annotation = records.annotation if records.typed else Pickled
-    return pa.struct(list(annotation)) if isinstance(annotation, pa.Schema) else annotation
+    return tuple[int, int | None, stored_annotation(taken), list[stored_annotation(out)] | None]  # type: ignore[misc]
 
 
 class AsyncCalls:

@@ -18,6 +18,7 @@ from tidegate.graph.specs import (
     AsyncSpec,
     BroadcastProcessSpec,
     KeyedBatchSpec,
+    KeyedJoinSpec,
     KeyedProcessSpec,
     SinkSpec,
     SourceSpec,
@@ -98,7 +99,9 @@ class Edge:
 
 def needs_uid(spec: Spec) -> bool:
     """Whoever has something in a checkpoint must be found again by name."""
-    if isinstance(spec, (SourceSpec, SinkSpec, KeyedProcessSpec, KeyedBatchSpec, BroadcastProcessSpec, AsyncSpec)):
+    if isinstance(
+        spec, (SourceSpec, SinkSpec, KeyedProcessSpec, KeyedBatchSpec, BroadcastProcessSpec, AsyncSpec, KeyedJoinSpec)
+    ):
         return True
     function = user_function_of(spec)
     return isinstance(function, CheckpointedFunction) or bool(declared_states(function))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Union
 if TYPE_CHECKING:
     from tidegate.connectors.contract import Sink, Source
     from tidegate.functions.asynchronous import AsyncCalls
+    from tidegate.functions.joins import KeyedJoin
     from tidegate.functions.process import (
         BroadcastProcessFunction,
         CoProcessFunction,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     )
     from tidegate.functions.watermarks import WatermarkStrategy
     from tidegate.state.key_selector import KeySelector
+    from tidegate.types import RecordType
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,16 @@ class BroadcastProcessSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyedJoinSpec:
+    """A join by event time. `pair` makes a record of both; None: they leave as columns."""
+
+    function: KeyedJoin
+    keys: tuple[KeySelector, KeySelector]
+    pair: Callable[[Any, Any], Any] | None
+    types: tuple[RecordType, RecordType]
+
+
+@dataclass(frozen=True, slots=True)
 class AsyncSpec:
     """Calls to the outside, many at a time; by `key` where what is in flight has to follow it."""
 
@@ -120,6 +132,7 @@ Spec = Union[
     CoProcessSpec,
     BroadcastProcessSpec,
     AsyncSpec,
+    KeyedJoinSpec,
     AssignTimestampsSpec,
     SinkSpec,
 ]
@@ -145,6 +158,8 @@ def keys_of(spec: Spec) -> tuple[KeySelector, ...]:
             return (key,)
         case CoProcessSpec(_, keys) if keys is not None:
             return keys
+        case KeyedJoinSpec(_, keys):
+            return keys
         case BroadcastProcessSpec(_, key) | AsyncSpec(_, key) if key is not None:
             return (key,)
         case _:
@@ -159,6 +174,7 @@ _METHODS: dict[type, str] = {
     MapBatchesSpec: "map_batches",
     KeyedBatchSpec: "process_batches",
     AsyncSpec: "async_map",
+    KeyedJoinSpec: "join",
 }
 
 

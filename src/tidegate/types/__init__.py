@@ -7,7 +7,7 @@ everything else (the wire, state files, savepoints, sinks) asks the DataType or 
 from tidegate.types.annotations import data_type
 from tidegate.types.base import DataType, Naive, NaiveDatetime
 from tidegate.types.pickled import Pickled
-from tidegate.types.records import UNTYPED, RecordType, field_type, record_type
+from tidegate.types.records import UNTYPED, RecordType, field_type, record_type, stored_annotation
 from tidegate.types.returns import return_annotation_of
 
 __all__ = [
@@ -21,4 +21,5 @@ __all__ = [
     "field_type",
     "record_type",
     "return_annotation_of",
+    "stored_annotation",
 ]

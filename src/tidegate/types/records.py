@@ -24,6 +24,7 @@ from tidegate.types.base import DataType, decode_inside, encode_inside, misfit
 from tidegate.types.containers import DataclassType, TupleType
 from tidegate.types.copying import Copier, copy_record, dataclass_copier, dict_copier
 from tidegate.types.dictionaries import plain_schema, plain_type, with_type
+from tidegate.types.pickled import Pickled
 
 ROWS_CHECKED_AT_ONCE = 100
 
@@ -296,3 +297,9 @@ def field_type(records: RecordType, field: str | int) -> DataType | None:
     raise TypeDeclarationError(
         f"{records.name} has no field {field!r}; it has {', '.join(names)}.", declared=records.name, field=field
     )
+
+
+def stored_annotation(records: RecordType) -> Any:
+    """As what a record of this type is kept in state; one without a type is pickled."""
+    annotation = records.annotation if records.typed else Pickled
+    return pa.struct(list(annotation)) if isinstance(annotation, pa.Schema) else annotation

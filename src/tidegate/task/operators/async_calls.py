@@ -274,7 +274,10 @@ class AsyncOperator(RunningOperator):
                     attempt += 1
                     context = AsyncContext(self._context, stamps, attempt)
                     try:
-                        return [[self._copy_out(answer)] for answer in await self._called(entries, context)]
+                        answers = await self._called(entries, context)
+                        if self._settings.is_flat:
+                            return [list(map(self._copy_out, answer)) for answer in answers]
+                        return [[self._copy_out(answer)] for answer in answers]
                     except Exception as error:
                         if not self._settings.retry.is_worth_it(error, attempt):
                             raise

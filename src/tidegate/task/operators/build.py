@@ -22,6 +22,7 @@ from tidegate.task.operators.async_calls import AsyncOperator
 from tidegate.task.operators.async_state import InFlightStore, KeyedInFlightStore
 from tidegate.task.operators.base import RunningOperator
 from tidegate.task.operators.first_rows import CHECKED_ROWS
+from tidegate.task.operators.keyed_join import KeyedJoinOperator
 from tidegate.task.operators.sink import SinkOperator
 from tidegate.task.operators.source import SourceOperator
 from tidegate.task.operators.timers import Time
@@ -142,6 +143,8 @@ def _built(
             else:
                 store = KeyedInFlightStore(calls, key, _backend(planned, subtask, key, context))
             return AsyncOperator(planned, subtask, calls, taken, store, context)
+        case specs.KeyedJoinSpec(_, keys):
+            return KeyedJoinOperator(planned, subtask, spec, _backend(planned, subtask, keys[0], context))
         case specs.AssignTimestampsSpec(strategy):
             return TimestampOperator(planned, subtask, strategy, context.time)
         case specs.SinkSpec(sink):

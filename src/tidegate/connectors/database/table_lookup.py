@@ -1,0 +1,75 @@
+"""Rows of a table by their key, for lookup joins. Executor; the asyncio loop, and a thread for each query that runs.
+
+One query for as many keys as wait: `SELECT ... WHERE key IN (...)`. Of several rows with one key the last that the database
+gives counts: the key should be unique. Rows are dicts by column.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from tidegate.connectors.database.session import Session, connect
+from tidegate.connectors.database.urls import parse_url
+from tidegate.errors import ConfigurationError
+from tidegate.functions.lookups import LookupSource
+
+BATCH_KEYS = 100
+
+
+class TableLookup(LookupSource):
+    """A table of PostgreSQL, MySQL or MariaDB, by one column: `tg.TableLookup(url, "customers", key="id")`.
+
+    :param columns: which to read; default: all. The key is always among them.
+    :param password_env: an environment variable of the driver that holds the password, in place of the URL
+    """
+
+    batch_size = BATCH_KEYS
+
+    def __init__(
+        self, url: str, table: str, *, key: str, columns: Sequence[str] | None = None, password_env: str | None = None
+    ) -> None:
+        self.url = parse_url(url, password_env)
+        self.table = table
+        session = connect(self.url, "")
+        try:
+            with session.explained(f"looking at table {table}", table):
+                known = [column.name for column in session.columns_of(table)]
+        finally:
+            session.close()
+        if not known:
+            raise ConfigurationError(f"{self.url}: there is no table {table!r}. Create it, or correct its name.")
+        self.columns = list(dict.fromkeys([key, *(known if columns is None else columns)]))
+        if missing := [name for name in self.columns if name not in known]:
+            raise ConfigurationError(
+                f"The table {table!r} has no column {', '.join(missing)}; it has {', '.join(known)}."
+            )
+        self._session: Session | None = None
+        self._free: asyncio.Lock | None = None
+
+    async def look_up(self, keys: list[Any]) -> Sequence[Any]:
+        self._free = self._free or asyncio.Lock()
+        async with self._free:  # one connection, one query at a time
+            return await asyncio.to_thread(self._query, keys)
+
+    def _query(self, keys: list[Any]) -> list[dict[str, Any] | None]:
+        if self._session is None:
+            self._session = connect(self.url, "")
+        session = self._session
+        names = ", ".join(map(session.quoted, self.columns))
+        holes = ", ".join(["%s"] * len(keys))
+        where = f"{session.quoted(self.columns[0])} IN ({holes})"
+        try:
+            with session.explained(f"looking up {len(keys)} keys in {self.table}", self.table):
+                rows = session.run(f"SELECT {names} FROM {session.quoted(self.table)} WHERE {where}", *keys)
+        except BaseException:
+            self._session = None  # the next attempt gets a new connection
+            raise
+        found = {row[0]: dict(zip(self.columns, row, strict=True)) for row in rows}
+        return [found.get(key) for key in keys]
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await asyncio.to_thread(self._session.close)
+            self._session = None
