@@ -98,7 +98,7 @@ if TYPE_CHECKING:
         ProcessFunction,
     )
     from tidegate.functions.user_metrics import Histogram
-    from tidegate.functions.watermarks import TimestampAssigner, WatermarkStrategy
+    from tidegate.functions.watermarks import TimestampAssigner, WatermarkGenerator, WatermarkOutput, WatermarkStrategy
     from tidegate.ids import SlotId
     from tidegate.protocol.watermarks import MAX_WATERMARK
     from tidegate.savepoints.reading import Savepoint
@@ -144,6 +144,8 @@ _HOMES = {
     "StreamSink": "tidegate.api.streams",
     "Histogram": "tidegate.functions.user_metrics",
     "TimestampAssigner": "tidegate.functions.watermarks",
+    "WatermarkGenerator": "tidegate.functions.watermarks",
+    "WatermarkOutput": "tidegate.functions.watermarks",
     "WatermarkStrategy": "tidegate.functions.watermarks",
     "MAX_WATERMARK": "tidegate.protocol.watermarks",
     "JobClient": "tidegate.client",
@@ -303,6 +305,8 @@ __all__ = [
     "Ttl",
     "UserCodeFailed",
     "ValueState",
+    "WatermarkGenerator",
+    "WatermarkOutput",
     "WatermarkStrategy",
     "WriterContext",
     "read_manifest",

@@ -28,6 +28,7 @@ class WatermarkStrategy:
     timestamp: Timestamp | None = None  #: None: not said yet
     out_of_orderness_ms: int = 0
     idle_after_s: float | None = None
+    generator: Callable[[], WatermarkGenerator] | None = None  #: makes watermarks in place of `out_of_orderness_ms`
 
     @classmethod
     def monotonous(cls, *, timestamp: Timestamp) -> WatermarkStrategy:
@@ -49,6 +50,18 @@ class WatermarkStrategy:
         """A record may come after others that are up to `bound` younger; `with_timestamp_assigner` says where they are."""
         return cls(None, int(seconds(bound, "for_bounded_out_of_orderness") * 1000))
 
+    @classmethod
+    def for_generator(
+        cls, generator: Callable[[], WatermarkGenerator], *, timestamp: Timestamp | None = None
+    ) -> WatermarkStrategy:
+        """Watermarks of your own: `generator` makes a WatermarkGenerator for each split that a subtask reads (for the subtask,
+        where its source does not tell splits apart)."""
+        if not callable(generator):
+            raise ConfigurationError(
+                "for_generator needs a class or a function that makes a WatermarkGenerator, as MyGenerator"
+            )
+        return cls(timestamp, generator=generator)
+
     def with_timestamp_assigner(self, assigner: TimestampAssigner | Callable[[Any, int], Any]) -> WatermarkStrategy:
         """`assigner(record, NO_TIMESTAMP)`, or that of an object's `extract_timestamp`, gives the record's timestamp."""
         extract = assigner.extract_timestamp if isinstance(assigner, TimestampAssigner) else assigner
@@ -68,6 +81,47 @@ class WatermarkStrategy:
         if idle_after_s <= 0:
             raise ConfigurationError("with_idleness needs a time above 0")
         return replace(self, idle_after_s=idle_after_s)
+
+
+class WatermarkOutput:
+    """Where a generator says what it knows of its split."""
+
+    __slots__ = ("idle", "watermark")
+
+    def __init__(self) -> None:
+        self.watermark: int | None = None  #: the highest of this call
+        self.idle = False
+
+    def emit_watermark(self, watermark: int) -> None:
+        """No record up to this time (ms) will come any more. Ends idleness. One below an earlier one changes nothing."""
+        self.watermark = watermark if self.watermark is None else max(self.watermark, watermark)
+        self.idle = False
+
+    def mark_idle(self) -> None:
+        """This split holds nobody back, until its next watermark."""
+        self.idle = True
+
+
+class WatermarkGenerator:
+    """Watermarks of your own, for one split: after each record (punctuated), every 0.2 s (periodic), or both.
+
+        class Marked(tg.WatermarkGenerator):
+            def on_event(self, event, timestamp, output):
+                if event.is_last_of_its_second:
+                    output.emit_watermark(timestamp)
+
+    It begins anew in each attempt; what was said before is restored, and never goes back. What it says after a record leaves
+    after the batch that the record came in.
+    """
+
+    def on_event(self, value: Any, timestamp: int, output: WatermarkOutput, /) -> None:
+        """After each record; `timestamp` in ms."""
+
+    def on_periodic_emit(self, output: WatermarkOutput, /) -> None:
+        """Every 0.2 s, also while no record comes."""
+
+
+PERIOD_S = 0.2  #: between two calls of on_periodic_emit
 
 
 class TimestampAssigner:

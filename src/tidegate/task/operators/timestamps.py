@@ -7,6 +7,7 @@ and the lowest counts: one partition may be hours ahead of another.
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,13 @@ import pyarrow.compute as pc
 
 from tidegate.batch import Batch, Origins
 from tidegate.errors import ContractError
-from tidegate.functions.watermarks import WatermarkStrategy, milliseconds
+from tidegate.functions.watermarks import (
+    PERIOD_S,
+    WatermarkGenerator,
+    WatermarkOutput,
+    WatermarkStrategy,
+    milliseconds,
+)
 from tidegate.graph.plan import PlannedOperator
 from tidegate.protocol.watermarks import IDLE, MAX_WATERMARK, MIN_WATERMARK, WatermarkValve
 from tidegate.task.operators.base import RunningOperator
@@ -33,6 +40,9 @@ class TimestampOperator(RunningOperator):
         self._valve: WatermarkValve[str] = WatermarkValve.over([_WHOLE])
         self._last_record = {_WHOLE: time.clock()}  #: of each split that is not idle
         self._unheard = False  #: our watermark stands, but those who follow may not know it
+        #: The user's, by split; None where the bound of the disorder says all.
+        self._makers: dict[str, WatermarkGenerator] | None = None if strategy.generator is None else {}
+        self._period_ends = time.clock() + PERIOD_S
 
     def open(self, restore: SubtaskRestore | None) -> None:
         self._last_record = {_WHOLE: self._time.clock()}
@@ -53,12 +63,47 @@ class TimestampOperator(RunningOperator):
                 stamps,
             )
         )
-        for split, highest in _highest(batch.origins, stamps).items():
+        marks = self._highest(batch.origins, stamps) if self._makers is None else self._generated(batch, stamps)
+        for split, mark in marks.items():
             self._last_record[split] = now
-            self._tell(self._valve.on_watermark(split, highest - self._strategy.out_of_orderness_ms - 1))
+            if mark is not None:
+                self._tell(self._valve.on_watermark(split, mark))
         if batch.origins is not None:
             for split in self._valve.watermarks.keys() - batch.origins.splits:
                 self._ended(split)
+
+    def _highest(self, origins: Origins | None, stamps: np.ndarray[Any, Any]) -> dict[str, int | None]:
+        lag = self._strategy.out_of_orderness_ms + 1
+        return {split: highest - lag for split, highest in _highest(origins, stamps).items()}
+
+    def _generated(self, batch: Batch, stamps: np.ndarray[Any, Any]) -> dict[str, int | None]:
+        """What the user's generators say after these records, by split."""
+        assert self._makers is not None
+        of = repeat(_WHOLE) if batch.origins is None else batch.origins.of
+        outputs: dict[str, WatermarkOutput] = {}
+        for split, row, stamp in zip(of, batch.rows(), stamps.tolist()):
+            output = outputs.setdefault(split, WatermarkOutput())
+            self._maker(split).on_event(row, stamp, output)
+        return {split: IDLE if output.idle else output.watermark for split, output in outputs.items()}
+
+    def _maker(self, split: str) -> WatermarkGenerator:
+        assert self._makers is not None
+        assert self._strategy.generator is not None
+        if split not in self._makers:
+            made = self._strategy.generator()
+            if not isinstance(made, WatermarkGenerator):
+                raise ContractError(f"for_generator: it must make a WatermarkGenerator, not a {type(made).__name__}")
+            self._makers[split] = made
+        return self._makers[split]
+
+    def _periodic(self) -> None:
+        assert self._makers is not None
+        for split in [split for split in self._valve.watermarks if split in self._last_record]:
+            output = WatermarkOutput()
+            self._maker(split).on_periodic_emit(output)
+            mark = IDLE if output.idle else output.watermark
+            if mark is not None:
+                self._tell(self._valve.on_watermark(split, mark))
 
     def _reads(self, splits: frozenset[str], now: float) -> None:
         """Splits that are new hold event time back until their first record, or until they are idle."""
@@ -69,6 +114,8 @@ class TimestampOperator(RunningOperator):
     def _ended(self, split: str) -> None:
         """A split that is read no more. That nothing is left is for the source to say."""
         del self._valve.watermarks[split]
+        if self._makers is not None:
+            self._makers.pop(split, None)
         self._valve.idle.discard(split)
         self._last_record.pop(split, None)
         if self._valve.watermarks:
@@ -94,13 +141,20 @@ class TimestampOperator(RunningOperator):
     def next_time(self) -> float | None:
         if self._unheard:
             return self._time.clock()
-        if self._strategy.idle_after_s is None or not self._last_record:
+        if not self._last_record:
             return None
-        return min(self._last_record.values()) + self._strategy.idle_after_s
+        idle_s = self._strategy.idle_after_s
+        idle_at = None if idle_s is None else min(self._last_record.values()) + idle_s
+        if self._makers is None:
+            return idle_at
+        return self._period_ends if idle_at is None else min(idle_at, self._period_ends)
 
     def on_time(self) -> None:
         if self._unheard:
             self._tell([])
+        if self._makers is not None and self._last_record and self._period_ends <= self._time.clock():
+            self._period_ends = self._time.clock() + PERIOD_S
+            self._periodic()
         if self._strategy.idle_after_s is not None:
             since = self._time.clock() - self._strategy.idle_after_s
             for split in [split for split, last in self._last_record.items() if last <= since]:
