@@ -34,7 +34,7 @@ from tidegate.ids import SlotId
 from tidegate.rest.identity import job_id
 from tidegate.rest.served import ServedJob
 from tidegate.rest.server import RestServer, RestSettings
-from tidegate.wire.control import Heartbeat, HotKey, HotKeys, OperatorMetrics, SnapshotTimings
+from tidegate.wire.control import Heartbeat, HotKey, HotKeys, OperatorMetrics, ProcessUse, SnapshotTimings
 from tidegate.wire.handshake import Hello
 
 SLOTS = [SlotId(layer, index) for layer in (0, 1) for index in (0, 1)]
@@ -100,7 +100,8 @@ class ScriptedHands:
 
 
 def heartbeat(slot: SlotId, busy: int, idle: int, backpressured: int, operators: list[OperatorMetrics]) -> SlotReported:
-    return SlotReported(slot, Heartbeat(busy, idle, backpressured, 10, 20, operators))
+    use = ProcessUse(resident_bytes=100_000_000, cpu_ms=busy)
+    return SlotReported(slot, Heartbeat(busy, idle, backpressured, 10, 20, operators, process=use))
 
 
 def beats(second: int) -> list[SlotReported]:

@@ -18,6 +18,7 @@ from tidegate.coordinator.rates import RateMeter
 from tidegate.ids import SlotId
 from tidegate.telling.plain import PlainDisplay
 from tidegate.telling.wording import how_big, how_long, how_long_whole, how_many
+from tidegate.wire.control import Heartbeat, ProcessUse
 
 CONFIG = JobConfig(interval_s=10.0, storage="file:///data")
 
@@ -86,6 +87,17 @@ def test_load_is_the_mean_over_the_slots_of_the_operator() -> None:
 
     rates = meter.operators()["sums"]
     assert (rates.busy, rates.idle, rates.backpressured) == (0.6, 0.2, 0.2)
+
+
+def test_the_cores_that_a_worker_keeps_busy_are_its_cpu_time_over_the_clocks() -> None:
+    meter = RateMeter()
+    for second, cpu_ms in enumerate((100, 600, 1600)):
+        beat = Heartbeat(0, 0, 0, 0, 0, [], process=ProcessUse(resident_bytes=1, cpu_ms=cpu_ms))
+        meter.note(SlotId(0, 0), beat, at=10.0 + second)
+    noted(meter, reported(SlotId(0, 1), {}), at=10.0)
+    noted(meter, reported(SlotId(0, 1), {}), at=11.0)
+
+    assert meter.cores() == {SlotId(0, 0): 0.75}, "the other one does not say"
 
 
 # -- the screen ----------------------------------------------------------------------------------------------------------

@@ -7,13 +7,13 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
 from rest_kit import Rest, lived, serving
 
-from matrices import first
 from operating.browser import Screen, chromium, screen
 from tidegate.config import JobConfig
 from tidegate.coordinator.observing import AttemptFailed, AttemptStarted, JobLine, JobStatus, SlotSampled, StatusChanged
@@ -92,11 +92,11 @@ def test_the_page_comes_with_a_strict_policy_and_is_not_sent_twice(rest: Rest) -
 
 
 WIDE, NARROW = 1280, 390
+QUICK = {("running", False, WIDE), ("restarting", True, NARROW), ("ended", True, WIDE)}
 LOOKS = [
-    ("running", False, WIDE), ("restarting", True, NARROW), ("ended", True, WIDE),
-    ("running", True, WIDE), ("running", False, NARROW), ("running", True, NARROW), ("restarting", False, WIDE),
-    ("ended", False, NARROW),
-]  # fmt: skip
+    pytest.param(*look, marks=() if look in QUICK else pytest.mark.slow)
+    for look in product(("running", "restarting", "ended"), (False, True), (WIDE, NARROW))
+]
 
 
 def live_on(rest: Rest, how: str) -> None:
@@ -118,7 +118,7 @@ def raised(number: int, at: float, restart_in_s: float | None) -> AttemptFailed:
     return AttemptFailed(AttemptId(1, number), error, restart_in_s, at, "UserCodeFailed", *place)
 
 
-@pytest.mark.parametrize(("how", "dark", "width"), first(3, LOOKS))
+@pytest.mark.parametrize(("how", "dark", "width"), LOOKS)
 def test_every_tab_loads_asks_nobody_else_and_fits(
     rest: Rest, browser: Browser, how: str, dark: bool, width: int
 ) -> None:
@@ -142,7 +142,9 @@ def test_a_restart_is_shown_where_it_is_and_counts_down(rest: Rest, shown: Scree
     page = shown.show("overview")
     failed, other = page.locator(".box.failed"), page.locator(".box.still")
     assert failed.get_attribute("data-vertex") == rest.vertex(0)
-    assert "failed here" in failed.inner_text()
+    assert (
+        failed.locator(".operator", has_text="failed here").all_inner_texts()[0].startswith("failed here\nmap double")
+    )
     assert other.get_attribute("data-vertex") == rest.vertex(1)
     left = "Number(/Restarts in (\\d+) s/.exec(document.querySelector('.trouble').innerText)[1])"
     first = page.evaluate(left)
@@ -156,6 +158,19 @@ def test_a_restart_is_shown_where_it_is_and_counts_down(rest: Rest, shown: Scree
     assert "node:101" in shown.text()
     shown.show("timeline")
     assert page.locator(".timeline tbody tr").count() == 4
+
+
+def test_a_worker_shows_its_memory_and_cpu(rest: Rest, shown: Screen) -> None:
+    row = shown.show("workers").locator("tbody tr").first.locator("td").all_inner_texts()
+    assert row[:2] == ["node:100", "Source: sequence -> map double #0"]
+    assert row[3] == "95.4 MB"
+    assert float(row[4]) > 0
+
+
+def test_a_job_that_does_not_run_is_not_said_to_be_sampled(rest: Rest, shown: Screen) -> None:
+    live_on(rest, "restarting")
+    shown.show("flamegraph")
+    assert "The job is not running at the moment: there is nothing to sample." in shown.text()
 
 
 def test_the_overview_begins_with_the_past_and_names_what_holds_the_job_back(rest: Rest, shown: Screen) -> None:
@@ -237,6 +252,15 @@ def test_on_a_phone_the_buttons_are_small_and_only_cancel_is_red(rest: Rest, bro
         ("log", ".log td.message"),
         ("exceptions", ".failure td:nth-child(6)"),
         ("timeline", ".timeline tbody tr:last-child td:last-child"),
+        ("overview", ".card:last-child tbody tr:first-child td:nth-child(8)"),
+        ("subtasks", "tbody tr:first-child td:nth-child(10)"),
+        ("metrics", ".pairs tbody tr:first-child td:last-child"),
+        ("backpressure", "tbody tr:first-child td:last-child"),
+        ("watermarks", "tbody tr:first-child td:last-child"),
+        ("checkpoints/history", "tbody tr:first-child td:last-child"),
+        ("checkpoints/summary", "tbody tr:first-child td:last-child"),
+        ("checkpoints/details/4", ".named tbody tr:last-child td:nth-last-child(2)"),
+        ("workers", "tbody tr:first-child td:last-child"),
     ],
 )
 def test_on_a_phone_what_matters_is_seen_without_scrolling_to_the_side(

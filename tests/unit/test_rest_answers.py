@@ -160,6 +160,9 @@ def test_workers_are_task_managers_with_their_log(rest: Rest) -> None:
     assert [worker["id"] for worker in workers] == ["node:100", "node:101", "node:102", "node:103"]
     assert workers[2]["path"] == "sum 1 -> Sink: print #0"
     assert all(worker["timeSinceLastHeartbeat"] > 0 for worker in workers)
+    assert {worker["residentBytes"] for worker in workers} == {100_000_000}
+    assert {worker["memoryConfiguration"]["totalProcessMemory"] for worker in workers} == {100_000_000}
+    assert all(worker["coresBusy"] > 0 for worker in workers)
     assert rest.get("/overview")["taskmanagers"] == 4
     names = {metric["id"] for metric in rest.get("/taskmanagers/node:102/metrics")}
     assert "sum 1 -> Sink: print.0.busyTimeMsPerSecond" in names

@@ -80,6 +80,15 @@ class RateMeter:
         loads = {slot: _load(seen[0][1], seen[-1][1]) for slot, seen in self._seen.items()}
         return {slot: load for slot, load in loads.items() if load is not None}
 
+    def cores(self) -> dict[SlotId, float]:
+        """How many cores the process of each slot keeps busy, of those that have been heard twice."""
+        found = {}
+        for slot, seen in self._seen.items():
+            (first_at, first), (last_at, last) = seen[0], seen[-1]
+            if last_at > first_at and first.process is not None and last.process is not None:
+                found[slot] = (last.process.cpu_ms - first.process.cpu_ms) / 1000 / (last_at - first_at)
+        return found
+
     def _subtask(self, slot: SlotId, newest: OperatorMetrics) -> SubtaskRates:
         (first_at, first), (last_at, last) = self._seen[slot][0], self._seen[slot][-1]
         counts = newest.records_in, newest.records_out

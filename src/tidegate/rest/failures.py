@@ -60,6 +60,7 @@ def _group(
         "stacktrace": stack_trace(newest),
         "task": task_name(newest),
         "vertex": vertex_of.get(newest.uid),
+        "uid": newest.uid,
         "userLine": newest.user_line,
         "count": len(same),
         "first": ms(same[-1].at),

@@ -110,6 +110,10 @@ class ServedJob:
         with self._lock:
             return self._meter.loads()
 
+    def cores(self) -> dict[SlotId, float]:
+        with self._lock:
+            return self._meter.cores()
+
     def _on(self, event: JobEvent) -> None:
         """In the coordinator's thread."""
         self.measures.note(event)

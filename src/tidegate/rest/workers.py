@@ -112,6 +112,10 @@ def _lines(worker: WorkerOf) -> Iterator[JobLine]:
 def _entry(worker: WorkerOf) -> dict[str, Any]:
     heard = worker.job.memory.heard_at()
     times = [heard[slot] for slot in worker.slots if slot in heard]
+    beats = worker.job.view.snapshot().heartbeats
+    uses = [use for slot in worker.slots if slot in beats and (use := beats[slot].process) is not None]
+    resident_bytes = max((use.resident_bytes for use in uses), default=0)
+    cores = [cores for slot, cores in worker.job.cores().items() if slot in worker.slots]
     return {
         "id": worker.id,
         "path": ", ".join(f"{name} #{index}" for name, index in worker.subtasks()),
@@ -124,7 +128,9 @@ def _entry(worker: WorkerOf) -> dict[str, Any]:
         "totalResource": _resources(),
         "freeResource": _resources(0.0),
         "hardware": {"cpuCores": 0, "physicalMemory": 0, "freeMemory": 0, "managedMemory": 0},
-        "memoryConfiguration": dict.fromkeys(_MEMORY_PARTS, 0),
+        "memoryConfiguration": dict.fromkeys(_MEMORY_PARTS, 0) | {"totalProcessMemory": resident_bytes},
+        "residentBytes": resident_bytes or None,
+        "coresBusy": round(max(cores), 3) if cores else None,
         "blocked": False,
     }
 

@@ -54,14 +54,14 @@ const row = (entry) => [badge(entry.status), acknowledged(entry), format.time(en
 
 function history(entries, link) {
   return card("History", table([...COLUMNS, ["Kind"]], entries.map((entry) => [
-    h("a", { href: link("checkpoints", "details", entry.id) }, entry.id), ...row(entry), entry.checkpoint_type.toLowerCase().replace(/_/g, " ")])));
+    h("a", { href: link("checkpoints", "details", entry.id) }, entry.id), ...row(entry), entry.checkpoint_type.toLowerCase().replace(/_/g, " ")]), { class: "stacked inline" }));
 }
 
 function summary({ summary: found, counts }) {
   const lines = [["End to end duration", "end_to_end_duration", format.span], ["State size", "state_size", format.bytes], ["Stored size", "checkpointed_size", format.bytes],
     ["Buffered during alignment", "alignment_buffered", format.bytes], ["Stored in flight (unaligned)", "persisted_data", format.bytes]];
   return card(`Summary of ${format.count(counts.completed)} completed checkpoints`, table([[""], ["Minimum", 1], ["Average", 1], ["Maximum", 1], ["P50", 1], ["P90", 1], ["P95", 1], ["P99", 1], ["P99.9", 1]],
-    lines.map(([name, key, show]) => [name, ...["min", "avg", "max", "p50", "p90", "p95", "p99", "p999"].map((part) => show(found[key][part]))])),
+    lines.map(([name, key, show]) => [name, ...["min", "avg", "max", "p50", "p90", "p95", "p99", "p999"].map((part) => show(found[key][part]))]), { class: "stacked inline named" }),
     h("p", { class: "hint" }, "Over the newest 1,000 that are remembered."));
 }
 
@@ -83,20 +83,23 @@ async function details({ base, link, vertices, more }, id) {
   const chosen = vertices.find((vertex) => vertex.id === more[2]);
   const subtasks = chosen ? await get(`${path}/subtasks/${chosen.id}`) : null;
   const open = (vertex) => (vertex === chosen ? h("a", { href: link("checkpoints", "details", id) }, "Hide subtasks ▲") : h("a", { href: link("checkpoints", "details", id, vertex.id) }, "Show subtasks ▼"));
+  const cells = (task) => [["Acknowledged", acknowledged(task)], ["Latest acknowledgement", format.time(task.latest_ack_timestamp)], ["End to end duration", format.span(task.end_to_end_duration)],
+    ["State size", format.bytes(task.state_size)], ["Stored for it", format.bytes(task.checkpointed_size)], ["Buffered during alignment", format.bytes(task.alignment_buffered)]]
+    .map(([title, text]) => h("td", { class: "number", "data-title": title }, text));
   const rows = vertices.flatMap((vertex) => {
     const task = checkpoint.tasks[vertex.id];
     if (!task) return [];
-    const line = h("tr", { class: vertex === chosen ? "chosen" : null }, [h("td", null, vertex.name), ...[acknowledged(task), format.time(task.latest_ack_timestamp), format.span(task.end_to_end_duration), format.bytes(task.state_size), format.bytes(task.checkpointed_size), format.bytes(task.alignment_buffered)].map((text) => h("td", { class: "number" }, text)), h("td", null, open(vertex))]);
+    const line = h("tr", { class: vertex === chosen ? "chosen" : null }, [h("td", null, vertex.name), ...cells(task), h("td", null, open(vertex))]);
     return vertex === chosen ? [line, h("tr", { class: "inner" }, h("td", { colspan: 8 }, subtaskTable(subtasks)))] : [line];
   });
   return [
     h("p", { class: "back" }, h("a", { href: link("checkpoints", "history") }, "← History")),
-    card(`Details for checkpoint ${id}`, table([...COLUMNS, ["Discarded"]], [[checkpoint.id, ...row(checkpoint), checkpoint.discarded === undefined ? format.NOTHING : checkpoint.discarded ? "Yes" : "No"]]),
+    card(`Details for checkpoint ${id}`, table([...COLUMNS, ["Discarded"]], [[checkpoint.id, ...row(checkpoint), checkpoint.discarded === undefined ? format.NOTHING : checkpoint.discarded ? "Yes" : "No"]], { class: "stacked inline" }),
       checkpoint.external_path ? h("p", null, "Path ", place(checkpoint.external_path)) : null,
       checkpoint.failure_message ? h("p", { class: "cause" }, checkpoint.failure_message) : null,
       h("p", { class: "hint" }, `${checkpoint.purpose || "periodic"} · attempt ${checkpoint.attempt} · ${checkpoint.checkpoint_type.toLowerCase().replace(/_/g, " ")}`)),
     explained(story, link),
-    card("Operators", table([["Name"], ["Acknowledged", 1], ["Latest acknowledgement", 1], ["End to end duration", 1], ["State size", 1], ["Stored for it", 1], ["Buffered during alignment", 1], [""]], rows)),
+    card("Operators", table([["Name"], ["Acknowledged", 1], ["Latest acknowledgement", 1], ["End to end duration", 1], ["State size", 1], ["Stored for it", 1], ["Buffered during alignment", 1], [""]], rows, { class: "stacked inline named" })),
   ];
 }
 

@@ -30,7 +30,7 @@ export function explained(story, link) {
     table([["Vertex"], ["The longest of each part"], ...PHASES.map(([, title]) => [title, 1]), ["Total", 1]], [
       ["Slowest subtask", timeline(slowest, longest), ...PHASES.map(([phase]) => format.span(slowest[phase])), format.span(slowest.total)],
       ...story.vertices.map((vertex) => [vertex.name, timeline(vertex, longest), ...PHASES.map(([phase]) => format.span(vertex[phase])), format.span(vertex.total)]),
-    ]),
+    ], { class: "stacked inline named" }),
     storing === null ? null : h("p", { class: "hint" }, `Then, in the driver: ${format.span(storing)} until the checkpoint was in the log.`),
     h("h3", null, "Largest states"), table([["Operator"], ["Subtask", 1], ["Size", 1]], story.largestStates.map((entry) => [h("code", null, entry.uid), entry.subtask, format.bytes(entry.size)]), { class: "pairs" }),
     h("h3", null, "Hottest keys when it ended"), hotKeys(story.hottestKeys));

@@ -7,11 +7,12 @@ import * as format from "./format.js";
 const TYPES = [["on_cpu", "On CPU"], ["off_cpu", "Waiting"], ["full", "Both"]];
 const ENDED = -1;
 
-export async function flameTab({ path, vertex, more, link }) {
+export async function flameTab({ path, vertex, more, link, job }) {
   const type = TYPES.some(([key]) => key === more[1]) ? more[1] : "on_cpu";
   const choice = h("nav", { class: "choice" }, TYPES.map(([key, name]) => h("a", { href: link("flamegraph", vertex.id, key), "aria-current": key === type ? "page" : null }, name)));
   const { data, endTimestamp } = await get(`${path}/flamegraph?type=${type}`);
   if (endTimestamp === ENDED) return card("Flame graph", h("p", null, "The job has ended: there is nothing to sample."));
+  if (job.state !== "RUNNING" && !data?.value) return card("Flame graph", choice, h("p", null, "The job is not running at the moment: there is nothing to sample."));
   if (!data || !data.value) return card("Flame graph", choice, h("p", null, "Samples are being taken; the first are there in a few seconds."));
   return card("Flame graph", choice, h("p", { class: "hint" }, `${format.count(data.value)} samples, the newest of ${format.time(endTimestamp)}. The wider a line, the more of the time is spent there.`),
     h("div", { class: "flames" }, flame(data, data.value)));

@@ -71,10 +71,11 @@ function box(node, operators, [x, y], width, height, options) {
   const head = own[0] ?? {};
   const level = `busy ${percent(head.busy)} · back-pressured ${percent(head.backPressured)}`;
   const sign = options.failed === node.id ? "failed here" : options.bottleneck === node.id ? "bottleneck" : null;
+  const signed = (sign === "failed here" && own.find((operator) => operator.uid === options.failedUid)?.uid) || head.uid;
   return h("a", { class: `box ${kindOf(node, head, options)}${options.selected === node.id ? " selected" : ""}`, href: options.link(node.id), "data-vertex": node.id,
     style: { left: `${x}px`, top: `${y}px`, width: `${width}px`, height: `${height}px` } },
     own.map((operator, i) => h("span", { class: "operator", title: `${operator.name} (${operator.uid})\n${operator.line}` },
-      h("b", null, i === 0 && sign ? h("em", { class: "sign" }, sign) : null, operator.name),
+      h("b", null, sign && operator.uid === signed ? h("em", { class: "sign" }, sign) : null, operator.name),
       h("small", null, `in ${rate(operator.inPerSecond)} · out ${rate(operator.outPerSecond)}`))),
     load(head.busy, head.backPressured, head.idle),
     h("small", { class: "level", title: `${count(head.recordsOut)} records out` }, level, h("em", null, `×${node.parallelism}`)));

@@ -71,18 +71,17 @@ function trouble(job, failures, link) {
     failure.task ? ` in ${failure.task}` : null, failure.count > 1 ? `, ${failure.count} times so far` : null);
 }
 
-// The vertex that the newest failure came from, while the job has not recovered from it.
-export function failedVertex(job, failures) {
-  return job.state === "RUNNING" || job.state === "FINISHED" || job.state === "CANCELED" ? null : failures[0]?.vertex ?? null;
-}
+// The newest failure, while the job has not recovered from it.
+const unsettled = (job, failures) => (["RUNNING", "FINISHED", "CANCELED"].includes(job.state) ? null : failures[0] ?? null);
 
 async function withGraph(context) {
   const { base, job, link, tab, more, width, failures, isWide } = context;
   const { operators, now, bottleneck } = await get(`${base}/operators`);
   const of = OF_VERTEX[tab]?.[1] ?? null;
   const selected = of ? job.vertices.find((vertex) => vertex.id === more[0]) ?? job.vertices[0] : null;
+  const failure = unsettled(job, failures);
   const picture = !of || isWide
-    ? graph(job.plan, operators, { width, selected: selected?.id, state: job.state, failed: failedVertex(job, failures), bottleneck: bottleneck?.isBottleneck ? bottleneck.vertex : null, link: (vertex) => link(of ? tab : "subtasks", vertex) })
+    ? graph(job.plan, operators, { width, selected: selected?.id, state: job.state, failed: failure?.vertex, failedUid: failure?.uid, bottleneck: bottleneck?.isBottleneck ? bottleneck.vertex : null, link: (vertex) => link(of ? tab : "subtasks", vertex) })
     : null;
   if (!of) return overviewTab({ ...context, operators, now, bottleneck, picture });
   // One way to choose a vertex: its box, or where there is no room for boxes its name.

@@ -52,6 +52,6 @@ export async function metricsTab({ path, vertex, more, link, width }) {
         h("span", { class: "hint" }, `Click to plot, up to ${MAX_CHOSEN} at a time.`)),
       table([["Metric"], ...indexes(vertex).map((i) => [`Subtask ${i}`, 1])],
         shown.map((name) => [h("a", { href: link("metrics", vertex.id, toggled(name)), "aria-current": chosen.includes(name) ? "true" : null }, name), ...indexes(vertex).map((i) => format.metric(name, found.get(`${i}.${name}`)))]),
-        { class: "pairs", none: plain.length ? "None has that in its name" : "None yet: they come with the first heartbeats" })),
+        { class: "pairs stacked named", none: plain.length ? "None has that in its name" : "None yet: they come with the first heartbeats" })),
   ];
 }

@@ -41,7 +41,7 @@ function plots({ width, job }, past, attempts) {
   return card("The last 30 minutes", h("div", { class: "plots" },
     lines("Records from sources", past.at, [["records", COLOURS[0], past.fromSourcesPerSecond]], UNITS.rate, shared),
     lines("Busiest subtask of each vertex", past.at, busiest.map((vertex, i) => [vertex.name, COLOURS[i], vertex.busy]), UNITS.part, shared),
-    lines("Event time behind the clock", past.at, [["lag", COLOURS[0], past.lag.map((lag) => (lag === null ? null : Math.max(0, lag)))]], UNITS.span, { ...shared, none: "No event time" }),
+    lines("Watermark lag", past.at, [["lag", COLOURS[0], past.lag.map((lag) => (lag === null ? null : Math.max(0, lag)))]], UNITS.span, { ...shared, none: "No event time" }),
     lines("Newest checkpoint took", past.at, [["duration", COLOURS[0], past.checkpointDuration]], UNITS.span, { ...shared, none: "No checkpoint" })),
   marks.length ? h("p", { class: "hint" }, h("i", { class: "mark-sign" }), "an attempt ended: a failure, or a rescale") : null);
 }
@@ -57,5 +57,5 @@ function operatorTable({ link, operators }) {
         of(format.percent(operator.busy)), of(format.percent(operator.backPressured)), operator.isHead ? load(operator.busy, operator.backPressured, operator.idle) : null,
         format.span(operator.watermarkLag), format.bytes(operator.stateSize),
       ];
-    })));
+    }), { class: "stacked inline" }));
 }

@@ -22,28 +22,29 @@ export async function subtasksTab({ path, vertex, operators }) {
         format.bytes(task.metrics["read-bytes"]), format.bytes(task.metrics["write-bytes"]),
         format.rate(found.get(`${i}.numRecordsInPerSecond`)), format.rate(found.get(`${i}.numRecordsOutPerSecond`)),
         isKnown ? load(part.busyRatio, part.ratio, part.idleRatio) : load(null), format.bytes(found.get(`${i}.inboxBytes`)), format.time(task["start-time"]), format.span(task.duration)];
-    }), ...(vertex.parallelism > 1 ? [["min", "Least"], ["avg", "Mean"], ["max", "Most"]].map(([key, name]) => aggregate(details.aggregated.metrics, key, name)) : [])]), loadLegend()), hot.length ? card("Hottest keys of late", hotKeys(hot), h("p", { class: "hint" }, "From a sample. A key is processed by one subtask: one that has a large part of the records cannot be spread.")) : null];
+    }), ...(vertex.parallelism > 1 ? [["min", "Least"], ["avg", "Mean"], ["max", "Most"]].map(([key, name]) => aggregate(details.aggregated.metrics, key, name)) : [])], { class: "stacked inline" }), loadLegend()), hot.length ? card("Hottest keys of late", hotKeys(hot), h("p", { class: "hint" }, "From a sample. A key is processed by one subtask: one that has a large part of the records cannot be spread.")) : null];
 }
 
 function aggregate(metrics, key, name) {
-  const of = (metric, show) => h("td", { class: "number" }, show(metrics[metric][key]));
-  return h("tr", { class: "aggregate" }, h("td", { colspan: 4 }, name), of("read-records", format.count), of("write-records", format.count), of("read-bytes", format.bytes), of("write-bytes", format.bytes), h("td", { colspan: 6 }));
+  const of = (title, metric, show) => h("td", { class: "number", "data-title": title }, show(metrics[metric][key]));
+  return h("tr", { class: "aggregate" }, h("td", { colspan: 4 }, name), of("Records in", "read-records", format.count), of("Records out", "write-records", format.count),
+    of("Bytes in", "read-bytes", format.bytes), of("Bytes out", "write-bytes", format.bytes), h("td", { colspan: 6 }));
 }
 
 export async function pressureTab({ path }) {
   const pressure = await get(`${path}/backpressure`);
   return card("Back-pressure", h("p", null, "A subtask is back-pressured while it waits for those after it. The slow one is the first vertex after it that is busy and does not wait."),
-    table([["Subtask", 1], ["Back-pressured", 1], ["Idle", 1], ["Busy", 1], ["Load"], ["Level"]],
-      pressure.subtasks.map((part) => [part.subtask, format.percent(part.ratio), format.percent(part.idleRatio), format.percent(part.busyRatio),
-        part.busyRatio + part.idleRatio + part.ratio > 0 ? load(part.busyRatio, part.ratio, part.idleRatio) : load(null), h("span", { class: `level-${part.backpressureLevel}` }, part.backpressureLevel.toUpperCase())])));
+    table([["Subtask", 1], ["Level"], ["Back-pressured", 1], ["Idle", 1], ["Busy", 1], ["Load"]],
+      pressure.subtasks.map((part) => [part.subtask, h("span", { class: `level-${part.backpressureLevel}` }, part.backpressureLevel.toUpperCase()), format.percent(part.ratio), format.percent(part.idleRatio), format.percent(part.busyRatio),
+        part.busyRatio + part.idleRatio + part.ratio > 0 ? load(part.busyRatio, part.ratio, part.idleRatio) : load(null)])));
 }
 
 export async function watermarksTab({ base, path, vertex }) {
   const [marks, { now }] = await Promise.all([get(`${path}/watermarks`), get(base)]);
   const found = new Map(marks.map(({ id, value }) => [Number(id.split(".")[0]), value]));
   const lag = (value) => (value === undefined || Number(value) > 8.64e15 ? format.NOTHING : format.span(Math.max(0, now - Number(value))));
-  return card("Watermarks", table([["Subtask", 1], ["Watermark (UTC)"], ["Late by the clock", 1], ["Milliseconds", 1]],
-    indexes(vertex).map((i) => [i, found.has(i) ? format.eventTime(found.get(i)) : "No watermark", lag(found.get(i)), found.get(i) ?? format.NOTHING]), { class: "pairs" }));
+  return card("Watermarks", table([["Subtask", 1], ["Watermark (UTC)"], ["Lag", 1], ["Milliseconds", 1]],
+    indexes(vertex).map((i) => [i, found.has(i) ? format.eventTime(found.get(i)) : "No watermark", lag(found.get(i)), found.get(i) ?? format.NOTHING]), { class: "pairs stacked inline" }));
 }
 
 export async function accumulatorsTab({ base, path }) {
