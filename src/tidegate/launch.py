@@ -27,6 +27,7 @@ from tidegate.errors import ConfigurationError, JobFolderInUse, UnshippableFunct
 from tidegate.graph.logical import MAIN_OUTPUT, LogicalGraph
 from tidegate.graph.plan import JobPlan, plan_job
 from tidegate.graph.specs import SinkSpec, SourceSpec, user_function_of
+from tidegate.graph.unkept import unkept
 from tidegate.graph.user_code import never_emits
 from tidegate.other_driver import other_driver, refusal
 from tidegate.overrides import current_onlooker
@@ -274,6 +275,8 @@ def say_warnings(graph: LogicalGraph) -> None:
                 silent.file,
                 silent.line,
             )
+        if (forgotten := unkept(op.spec)) is not None:
+            log.warning("%s", forgotten)
         if isinstance(op.spec, SourceSpec) and not op.spec.source.replayable:
             log.warning("%s cannot be replayed: a failure loses what it read since the last checkpoint", op)
         if isinstance(op.spec, SinkSpec) and op.spec.sink.guarantee != "exactly-once":

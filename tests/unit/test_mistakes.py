@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
 import warnings
@@ -19,6 +21,7 @@ from typing import Any
 import pytest
 
 import tidegate as tg
+from tidegate.connectors import kafka_client
 from tidegate.coordinator.observing import JobStatus
 from tidegate.launch import say_warnings
 from tidegate.testing.runner import RunResult, run_in_process
@@ -335,6 +338,59 @@ def test_an_error_that_must_come_again_ends_the_job_the_second_time_and_says(nam
     assert str(result.error) == message + NOT_RESTARTED
 
 
+# -- a service that is not there: it may come back, so the restart strategy decides ---------------------------------------
+
+NOWHERE = {
+    "Kafka is down": Mistake(
+        """
+        env.from_source(tg.KafkaSource("127.0.0.1:1", "clicks"), uid="clicks").print()  # here
+        """,
+        "The Kafka source of clicks at 127.0.0.1:1 could not look at the topic 'clicks': _TRANSPORT: Failed to get metadata: "
+        "Local: Broker transport failure; _TRANSPORT: 127.0.0.1:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection "
+        "refused (after 0ms in state CONNECT). Are the brokers up, and is the address right from every executor?\n"
+        "  in KafkaSource (uid 'clicks'), at {here}",
+    ),
+    "the database is down": Mistake(
+        """
+        pairs = env.from_collection([("aa", 1)], uid="pairs", type=tuple[str, int])
+        pairs.sink_to(tg.DatabaseUpsertSink("postgresql://me@127.0.0.1:1/db", "t", key=["_1"]), uid="db")  # here
+        """,
+        "ConnectorError: postgresql://me@127.0.0.1:1/db: connecting: connection failed: connection to server at "
+        '"127.0.0.1", port 1 failed: Connection refused. The database cannot be reached, or has ended the connection. Is it '
+        "up, and is the address right from every executor?\n  in DatabaseUpsertSink (uid 'db'), subtask 0, at {here}",
+    ),
+    "no server at a socket's address": Mistake(
+        """
+        env.from_source(tg.SocketText("127.0.0.1", 1), uid="lines").print()  # here
+        """,
+        "ConnectorError: The socket source cannot connect to 127.0.0.1:1 ([Errno 111] Connection refused). Start the server "
+        "first, and check that the executors can reach it under that name.\n"
+        "  in SocketText (uid 'lines'), subtask 0, at {here}",
+    ),
+    "no server at the address of an HTTP sink": Mistake(
+        """
+        words.sink_to(tg.HttpSink("http://127.0.0.1:1/x"), uid="posts")  # here
+        """,
+        "ConnectorError: http://127.0.0.1:1/x: ConnectionRefusedError: [Errno 111] Connection refused, 5 times in a row. Is "
+        "the server up, and is the address right from every executor?\n"
+        "  in HttpSink (uid 'posts'), subtask 0, checkpoint 1, at {here}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOWHERE)
+def test_a_service_that_is_not_there_is_named_with_its_operator_and_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_client, "METADATA_S", 0.5)
+    path, message = NOWHERE[name].write(tmp_path)
+    env = environment_of(path).restart_strategy("none")
+    result = run_in_process(env, storage=f"memory://mistakes-{path.parent}")
+
+    assert result.status is JobStatus.FAILED
+    assert re.sub(r"after \d+ms", "after 0ms", str(result.error)) == message
+
+
 # -- what nobody can mean otherwise works --------------------------------------------------------------------------------
 
 
@@ -539,9 +595,18 @@ BEFORE_SPARK = {
         "for the "
         "driver's memory.\n  at {here}\n      env.execute()  # here\n",
     ),
+    "S3 without credentials": Mistake(
+        """
+        words.print()
+        env.checkpointing(every="1s", storage="s3://bucket/checkpoints")
+        """,
+        "error: cannot create s3://bucket/checkpoints/job/probe/create: there are no credentials: the environment has none, "
+        "and this machine has no role that gives any. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, here and on the "
+        "executors.\n  at {here}\n      env.execute()  # here\n",
+    ),
 }  # fmt: skip
 
-OTHER_CODES = {"a storage that cannot be written": 1}
+OTHER_CODES = {"a storage that cannot be written": 1, "S3 without credentials": 1}
 
 #: Runs each program as `tidegate run` does, one after another in one process, and says what came of each.
 RUN_ALL = """
@@ -562,7 +627,9 @@ print(json.dumps(said))
 
 def no_java(folder: Path) -> dict[str, str]:
     """Where no Spark can be started."""
-    return {**os.environ, "JAVA_HOME": str(folder), "PATH": str(folder), "PYTHONWARNINGS": "ignore"}
+    own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    nowhere = {"AWS_METADATA_ENDPOINT": "http://127.0.0.1:1"}  # where a role's credentials would be asked for
+    return {**own, **nowhere, "JAVA_HOME": str(folder), "PATH": str(folder), "PYTHONWARNINGS": "ignore"}
 
 
 @pytest.fixture(scope="module")
@@ -615,6 +682,92 @@ def test_a_function_that_can_emit_nothing_is_told_before_spark_is_started(tmp_pa
 
     assert [str(warning.message) for warning in caught] == [message]
     assert (caught[0].filename, caught[0].lineno) == (str(path), 7), "where the function is"
+
+
+KEPT_BESIDE_STATE = {
+    "a dict": ("{}", "self.kept[word] = self.kept.get(word, 0) + 1"),
+    "a dict that fills itself": ("collections.defaultdict(int)", "self.kept[word] += 1"),
+    "a set": ("set()", "self.kept.add(word)"),
+    "a list": ("[]", "del self.kept[:]"),
+    "a number": ("0", "self.kept += 1"),
+}
+
+
+@pytest.mark.parametrize("name", KEPT_BESIDE_STATE)
+def test_what_a_keyed_function_keeps_beside_its_state_is_told(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, changed = KEPT_BESIDE_STATE[name]
+    path, message = Mistake(
+        f"""
+        import collections
+        class Count(tg.KeyedProcessFunction):
+            def open(self, ctx):
+                self.kept = {made}
+            def process_element(self, word, ctx):
+                {changed}  # here
+                yield word
+        words.key_by(lambda word: word, key_type=str).process(Count(), uid="count", returns=str).print()
+        """,
+        "Count changes self.kept at {here}, which is not a state: it is in no checkpoint, holds what one subtask has seen "
+        "of all its keys, and is gone after a restart. If that matters, declare it in the body of class Count: "
+        "kept = tg.ValueState(...), or tg.MapState(...). A cache may stay as it is.",
+    ).write(tmp_path)
+    with caplog.at_level("WARNING"):
+        say_warnings(environment_of(path)._graph)
+
+    assert [record.getMessage() for record in caplog.records] == [message]
+
+
+def test_what_a_keyed_function_only_reads_or_has_counted_is_not_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, _ = Mistake(
+        """
+        class Count(tg.KeyedProcessFunction):
+            count = tg.ValueState(int, default=0)
+            def open(self, ctx):
+                self.seen, self.sizes = ctx.counter("seen"), ctx.histogram("sizes")
+                self.rates = {"aa": 1}
+            def process_element(self, word, ctx):
+                self.seen.inc()
+                self.sizes.update(len(word))
+                self.count.update(self.count.get() + self.rates.get(word, 0))
+                found = {}
+                found[self.rates.get(word)] = 1
+                yield word
+        words.key_by(lambda word: word, key_type=str).process(Count(), uid="count", returns=str).print()
+        """,
+        "",
+    ).write(tmp_path)
+    with caplog.at_level("WARNING"):
+        say_warnings(environment_of(path)._graph)
+
+    assert caplog.records == []
+
+
+def test_a_port_that_is_taken_is_refused_before_spark_is_started(tmp_path: Path) -> None:
+    path, _ = Mistake("words.print()\nenv.execute()  # here", "").write(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        ran = said_by(path, "-m", "tidegate.cli.main", "run", "-D", f"rest.port={port}")
+
+    assert ran.returncode == 2
+    assert ran.stderr == (
+        f"error: REST cannot listen on localhost:{port}: Address already in use. Give another rest.port (0: any free one) or "
+        f"rest.bind-address, or tidegate.rest.enabled=false\n  at {path}:6\n      env.execute()  # here\n"
+    )
+
+
+def test_a_misspelt_key_is_refused_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    path, _ = Mistake("words.print()\nenv.execute()", "").write(tmp_path)
+    ran = said_by(path, "-m", "tidegate.cli.main", "run", "-D", "execution.checkpointing.intervall=3s")
+
+    assert ran.returncode == 2
+    assert ran.stderr == (
+        "error: execution.checkpointing.intervall (-D) is not a key that Tidegate knows. Did you mean "
+        "execution.checkpointing.interval or execution.checkpointing.dir?\n"
+    )
 
 
 # -- at the end of the program -------------------------------------------------------------------------------------------

@@ -155,6 +155,15 @@ def test_a_local_cluster_is_a_cluster() -> None:
     ] * 2
 
 
+def test_all_packages_that_the_executors_lack_are_named_with_the_ways_out() -> None:
+    lacking = no_module("obstore", ["msgspec", "obstore", "xxhash"])
+    assert explain(f"ModuleNotFoundError: {lacking}") == (
+        "the executors' Python has no modules 'msgspec', 'obstore', 'xxhash', which Tidegate needs there. Ship an environment "
+        "that has it (tidegate run --archives env.tar.gz#env --python ./env/bin/python), or install it where the executors "
+        "run; docs/clusters.md tells both."
+    )
+
+
 @pytest.mark.parametrize(
     ("message", "words"),
     [

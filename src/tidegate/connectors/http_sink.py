@@ -98,7 +98,10 @@ class _HttpWriter(SinkWriter):
                 self._sent += 1
                 return
             if not tries_left:
-                raise ConnectorError(f"{self._sink.shown}: {trouble}, {TRIES} times in a row.")
+                raise ConnectorError(
+                    f"{self._sink.shown}: {trouble}, {TRIES} times in a row. Is the server up, and is the "
+                    "address right from every executor?"
+                )
             time.sleep(pause)
             pause *= 2
 

@@ -37,7 +37,14 @@ from tidegate.coordinator.observing import (
 from tidegate.coordinator.outcomes import AttemptEnded, AttemptFinished, AttemptRescaled, Outcome
 from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt, shared_files
 from tidegate.coordinator.restoring import commit_only, plan_start, stored_max_parallelism
-from tidegate.errors import CheckpointDamaged, ConfigurationError, Superseded, TidegateError, UserCodeFailed
+from tidegate.errors import (
+    CheckpointDamaged,
+    ConfigurationError,
+    ConnectorError,
+    Superseded,
+    TidegateError,
+    UserCodeFailed,
+)
 from tidegate.graph.logical import LogicalGraph
 from tidegate.graph.plan import JobPlan, Parallelism, PlannedOperator, plan_job
 from tidegate.graph.specs import SinkSpec, SourceSpec, keys_of
@@ -431,6 +438,9 @@ def _discover(operator: PlannedOperator) -> list[Split]:
         return found
     except ConfigurationError as error:
         raise type(error)(f"{operator.operator} at {operator.operator.line}: {error}", **error.context) from error
+    except ConnectorError as error:
+        place = f"in {operator.operator.name} (uid {str(operator.uid)!r}), at {operator.operator.line}"
+        raise type(error)(f"{error}\n  {place}", **error.context) from error
     except TidegateError:
         raise
     except Exception as error:

@@ -9,6 +9,7 @@ A `create` that obstore repeats after a lost answer may find its own object and 
 from __future__ import annotations
 
 import builtins
+import re
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -31,6 +32,16 @@ T = TypeVar("T")
 
 #: obstore's default is three minutes: longer than a checkpoint may wait.
 _RETRY: dict[str, Any] = {"max_retries": 8, "retry_timeout": timedelta(seconds=60)}
+
+
+#: Where a machine, a container or a pod is asked for the credentials of its role: only if the environment has none.
+_ROLE = re.compile(r"://169\.254\.|/latest/api/token|://metadata(\.google\.internal|/)|/metadata/identity/")
+#: By scheme: how the environment gives credentials.
+_CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS, the path of a key file",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
 
 
 class CloudStore(ObjectStore):
@@ -129,6 +140,13 @@ class CloudStore(ObjectStore):
                 "The job's log needs a storage that can create an object only if absent. Switch conditional writes on "
                 "(AWS_CONDITIONAL_PUT=etag), or use another storage."
             )
+        elif _ROLE.search(detail):
+            reason = "permission"
+            scheme = {"s3a": "s3", "azure": "az", "abfs": "az", "abfss": "az"}.get(
+                uri.partition(":")[0], uri.partition(":")[0]
+            )
+            detail = "there are no credentials: the environment has none, and this machine has no role that gives any"
+            advice = f"Set {_CREDENTIALS[scheme]}, here and on the executors."
         elif isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
             reason = "permission"
             advice = "Check the credentials in the environment, and their right to read, write, list and delete there."

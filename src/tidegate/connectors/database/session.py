@@ -180,12 +180,20 @@ def explaining(url: DatabaseUrl, doing: str, table: str = "") -> Iterator[None]:
         raise explain(url, doing, table, Trouble.UNREACHABLE, str(error)) from None
 
 
+#: The end of its message where nobody listens.
+_LIBPQ_ASKS = "Is the server running on that host and accepting TCP/IP connections?"
+
+
 def explain(url: DatabaseUrl, doing: str, table: str, trouble: Trouble, text: str) -> TidegateError:
     """The error that a user reads: what, where, why, and the way out."""
-    what = f"{url}: {doing}: {' '.join(url.scrub(text).split())}."
+    said = " ".join(url.scrub(text).split()).removesuffix(_LIBPQ_ASKS).rstrip(" .")
+    what = f"{url}: {doing}: {said}."
     match trouble:
         case Trouble.UNREACHABLE:
-            return ConnectorError(f"{what} The database cannot be reached, or has ended the connection.")
+            return ConnectorError(
+                f"{what} The database cannot be reached, or has ended the connection. Is it up, and is "
+                "the address right from every executor?"
+            )
         case Trouble.LOGIN_REFUSED:
             return ConfigurationError(
                 f"{what} The database does not let the user in: look at user and password of the URL (or at what "
