@@ -36,7 +36,7 @@ export async function pressureTab({ path }) {
   return card("Back-pressure", h("p", null, "A subtask is back-pressured while it waits for those after it. The slow one is the first vertex after it that is busy and does not wait."),
     table([["Subtask", 1], ["Level"], ["Back-pressured", 1], ["Idle", 1], ["Busy", 1], ["Load"]],
       pressure.subtasks.map((part) => [part.subtask, h("span", { class: `level-${part.backpressureLevel}` }, part.backpressureLevel.toUpperCase()), format.percent(part.ratio), format.percent(part.idleRatio), format.percent(part.busyRatio),
-        part.busyRatio + part.idleRatio + part.ratio > 0 ? load(part.busyRatio, part.ratio, part.idleRatio) : load(null)])));
+        part.busyRatio + part.idleRatio + part.ratio > 0 ? load(part.busyRatio, part.ratio, part.idleRatio) : load(null)]), { class: "stacked inline" }));
 }
 
 export async function watermarksTab({ base, path, vertex }) {
