@@ -7,23 +7,28 @@ A rate is taken by the slots' own clocks, from their heartbeats. Both halves of 
 and the order is turned round pair by pair: what changes slowly, or from run to run, is the same for both.
 
 Last line, JSON: `ratio` = watched / unwatched, the median over the pairs; `look_s`: how long one look takes; `driver_cores`:
-how much of a core the driver's Python takes more while it is watched, which other work on the machine hardly changes.
+how much of a core the driver's Python takes more while it is watched, which other work on the machine hardly changes;
+`cost` = that over all cores that the job keeps busy, driver, JVM and workers together: what watching costs. The onlooker itself
+is not counted: it is somebody's browser.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import statistics
 import subprocess
 import sys
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import bare
 import harness
+import psutil
 import throughput
 
 import tidegate as tg
@@ -94,11 +99,31 @@ def counted(client: JobClient) -> tuple[int, float]:
     return records, sum(clocks) / len(clocks)
 
 
-def rate(client: JobClient, seconds: float, cores: list[float]) -> float:
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """How many are busy: the driver's Python, and all of the job with it."""
+
+    driver: float
+    job: float
+
+
+def cpu_s(but: int) -> float:
+    """CPU time of this process, the JVM and the workers, without that of the process `but`."""
+    total = 0.0
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            if process.pid != but:
+                times = process.cpu_times()
+                total += times.user + times.system
+    return total
+
+
+def rate(client: JobClient, seconds: float, cores: list[Cores], onlooker: int) -> float:
     time.sleep(SETTLE_S)
-    (before, began), used = counted(client), time.process_time()
+    (before, began), used, of_all, at = counted(client), time.process_time(), cpu_s(onlooker), time.monotonic()
     time.sleep(seconds)
-    cores.append((time.process_time() - used) / seconds)
+    took = time.monotonic() - at
+    cores.append(Cores((time.process_time() - used) / took, (cpu_s(onlooker) - of_all) / took))
     after, ended = counted(client)
     return (after - before) / (ended - began)
 
@@ -115,7 +140,7 @@ def main(pairs: int = 12, seconds: float = 6.0) -> None:
         time.sleep(0.1)
     time.sleep(WARM_UP_S)
     took: list[float] = []
-    cores: dict[str, list[float]] = {"on": [], "off": []}
+    cores: dict[str, list[Cores]] = {"on": [], "off": []}
     assert client.url is not None
     with onlooker(client.url, took) as process:
 
@@ -123,19 +148,23 @@ def main(pairs: int = 12, seconds: float = 6.0) -> None:
             assert process.stdin is not None
             process.stdin.write(f"{word}\n")
             process.stdin.flush()
-            return rate(client, seconds, cores[word])
+            return rate(client, seconds, cores[word], process.pid)
 
         results = harness.interleave(pairs, {"watched": lambda: half("on"), "unwatched": lambda: half("off")})
     checkpoints = client.view.snapshot().completed
     client.cancel()
     client.wait()
     ratios = harness.ratios(results["watched"], results["unwatched"])
+    more = statistics.median(on.driver - off.driver for on, off in zip(cores["on"], cores["off"]))
+    busy = statistics.median(off.job for off in cores["off"])
     summary: dict[str, Any] = {
         "ratio": round(harness.median(ratios), 3),
         "ratios": [round(ratio, 3) for ratio in ratios],
         "watched_per_s": round(harness.median(results["watched"])),
         "unwatched_per_s": round(harness.median(results["unwatched"])),
-        "driver_cores": round(harness.median(cores["on"]) - harness.median(cores["off"]), 4),
+        "driver_cores": round(more, 4),
+        "job_cores": round(busy, 3),
+        "cost": round(more / busy, 4),
         "checkpoints": checkpoints,
         "looks": len(took),
         "look_s": round(harness.median(took), 4),

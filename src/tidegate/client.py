@@ -34,7 +34,10 @@ LOOKS_EACH_S = 0.5  #: how long one wait is
 
 
 class JobClient:
-    """Status, wait, cancel, checkpoints, savepoints, results."""
+    """Status, wait, cancel, checkpoints, savepoints, results. `env.execute_async()` gives it.
+
+    In the examples below `client` is that of a job without an end: its source "numbers" counts from 0 into the sink "all".
+    """
 
     def __init__(
         self,
@@ -54,17 +57,30 @@ class JobClient:
 
     @property
     def has_unheard_failure(self) -> bool:
-        """The job has failed, and nobody who waited for it was told."""
+        """The job has failed, and nobody who waited for it was told.
+
+        >>> client.has_unheard_failure
+        False
+        """
         return self.status is JobStatus.FAILED and not self._was_heard
 
     @property
     def status(self) -> JobStatus:
+        """What the job does at this moment.
+
+        >>> client.status is tg.JobStatus.RUNNING
+        True
+        """
         return self.view.status
 
     def wait(self, timeout: Duration | None = None, *, cancel_on_interrupt: bool = False) -> JobStatus:
         """Until the job ends. How it ended: FINISHED or CANCELED.
 
         :raises JobFailed: and its kin, when the job failed. :raises TimedOut: when it continues after so long.
+
+        >>> client.cancel()
+        >>> client.wait(timeout="1min").value
+        'CANCELED'
         """
         limit = None if timeout is None else seconds(timeout, "wait(timeout)")
         try:
@@ -92,6 +108,9 @@ class JobClient:
         CANCELED.
 
         :raises JobFailed: and its kin, when the job failed. :raises TimedOut: when it does not run after so long.
+
+        >>> client.wait_until_running(timeout="1min").value
+        'RUNNING'
         """
         limit = None if timeout is None else seconds(timeout, "wait_until_running(timeout)")
         runs = threading.Event()
@@ -137,28 +156,50 @@ class JobClient:
         `reason` is noted in the job's history. `keep_checkpoints`: they stay, also where `delete_on_cancel` was set.
         `commits_within`: what completed checkpoints hold is committed first, if that takes no longer. What is not
         committed then is committed by the run that resumes from the checkpoint.
+
+        >>> client.cancel("the month is over", keep_checkpoints=True)
+        >>> client.wait().value
+        'CANCELED'
         """
         limit = 0.0 if commits_within is None else seconds(commits_within, "cancel(commits_within)")
         self._execution.request_cancel(reason, keep_checkpoints, limit)
 
     def checkpoint(self) -> None:
-        """Ask for a checkpoint now."""
+        """Ask for a checkpoint now.
+
+        >>> client.checkpoint()
+        """
         self._execution.request_checkpoint()
 
     def checkpoint_now(self, timeout: Duration = "10min") -> int:
         """Take a checkpoint and wait until it is complete; gives its id.
 
         :raises CheckpointFailed: when it fails, or the job is not running, or not any more, or the time is over.
+
+        >>> client.checkpoint_now(timeout="1min") > 0
+        True
         """
         limit = seconds(timeout, "checkpoint_now(timeout)")
         return RequestedCheckpoint(self.view).take(self.checkpoint, limit)
 
     def subscribe(self, listener: Observer) -> None:
         """Call `listener` for every event of the job (tidegate.coordinator.observing), in the coordinator's thread: be quick.
-        One that raises is not called again."""
+        One that raises is not called again.
+
+        >>> ended = []
+        >>> client.subscribe(lambda event: ended.append(event) if isinstance(event, tg.StatusChanged) else None)
+        >>> client.cancel()
+        >>> client.wait() is ended[-1].status
+        True
+        """
         self.view.subscribe(listener)
 
     def unsubscribe(self, listener: Observer) -> None:
+        """What `subscribe` was given is not called any more.
+
+        >>> client.subscribe(print)
+        >>> client.unsubscribe(print)
+        """
         self.view.unsubscribe(listener)
 
     # -- savepoints. Each call has a form that returns at once, with a future: for servers ------------------------------
@@ -171,6 +212,10 @@ class JobClient:
         "canonical" is Parquet and JSON, for every backend and reader; "native" is quicker, and only for Tidegate.
 
         :raises SavepointFailed: the job continues all the same.
+
+        >>> path = client.savepoint("/tmp/savepoints")
+        >>> tg.Savepoint.load(path).kind
+        'savepoint'
         """
         path: str = self.request_savepoint(directory, format=format, timeout=timeout).result().path
         return path
@@ -178,6 +223,12 @@ class JobClient:
     def request_savepoint(
         self, directory: str | None = None, *, format: str = "canonical", timeout: Duration | None = None
     ) -> Future[TakenSavepoint]:
+        """As `savepoint`, and returns at once.
+
+        >>> taken = client.request_savepoint("/tmp/savepoints")
+        >>> taken.result().path.startswith("file:///")
+        True
+        """
         return self._ask(directory, format, None, timeout)
 
     def stop(
@@ -195,6 +246,10 @@ class JobClient:
 
         :raises SavepointFailed: the job continues. (A drain that fails begins again from the last checkpoint.)
         :raises JobFailed: when the savepoint stands, but the job failed before its sinks had committed.
+
+        >>> path = client.stop("/tmp/savepoints")
+        >>> client.status.value
+        'FINISHED'
         """
         path: str = self.request_stop(directory, drain=drain, format=format, timeout=timeout).result().path
         self.wait()
@@ -209,7 +264,12 @@ class JobClient:
         timeout: Duration | None = None,
         reason: str = "",
     ) -> Future[TakenSavepoint]:
-        """Answered when the savepoint stands; the job ends soon after (`wait`). `reason` is noted in the job's history."""
+        """Answered when the savepoint stands; the job ends soon after (`wait`). `reason` is noted in the job's history.
+
+        >>> stopped = client.request_stop("/tmp/savepoints", reason="a new release")
+        >>> stopped.result().path.startswith("file:///"), client.wait().value
+        (True, 'FINISHED')
+        """
         self._execution.note_why(reason)
         return self._ask(directory, format, StopMode.DRAIN if drain else StopMode.SUSPEND, timeout)
 
@@ -219,11 +279,19 @@ class JobClient:
         A number is for every operator that has none of its own in the program; {"uid": number, ...} for these operators alone.
 
         :raises SavepointFailed: the job continues as it was. :raises NotEnoughSlots: it continues, too.
+
+        >>> client.rescale(2).parallelism
+        2
         """
         rescaled: Rescaled = self.request_rescale(parallelism, timeout=timeout).result()
         return rescaled
 
     def request_rescale(self, parallelism: Parallelism, *, timeout: Duration | None = None) -> Future[Rescaled]:
+        """As `rescale`, and returns at once.
+
+        >>> client.request_rescale({"numbers": 2}).result().parallelism
+        {'numbers': 2}
+        """
         for number in parallelism.values() if isinstance(parallelism, Mapping) else [parallelism]:
             if not isinstance(number, int) or number < 1:
                 raise ConfigurationError(f"parallelism must be a positive integer, not {number!r}")
@@ -248,13 +316,22 @@ class JobClient:
         return job_html(self.name, self.url, self.plan, self.view.snapshot())
 
     def checkpoints(self) -> list[CheckpointStatistics]:
-        """The newest last."""
+        """The newest last.
+
+        >>> newest = client.checkpoint_now()
+        >>> client.checkpoints()[-1].status.value
+        'COMPLETED'
+        """
         return list(self.view.snapshot().checkpoints.values())
 
     def results(self, uid: str | None = None) -> list[Any]:
         """What a `collect()` sink has committed so far; `uid` may be left out when there is only one.
 
         A record is committed with the checkpoint that follows it: of a job without checkpoints all of them come at its end.
+
+        >>> newest = client.checkpoint_now()
+        >>> client.results("all")[:3]
+        [0, 1, 2]
         """
         if uid is None:
             uids = self._results.uids()
@@ -267,7 +344,11 @@ class JobClient:
 
     @property
     def plan(self) -> JobPlan:
-        """Operators, chains, layers, as they run now."""
+        """Operators, chains, layers, as they run now.
+
+        >>> [planned.uid for planned in client.plan.operators]
+        ['numbers', 'all']
+        """
         return self._execution.plan
 
     def sample_stacks(self, slots: Collection[SlotId], seconds: float, per_s: float) -> None:

@@ -14,7 +14,10 @@ import tidegate as tg
 from tidegate.testing import harness, in_process
 
 #: Public classes each of whose public methods has an example.
-COMPLETE = [tg.StreamEnvironment, tg.DataStream, tg.KeyedStream, tg.ConnectedStreams]
+COMPLETE = [
+    *(tg.StreamEnvironment, tg.DataStream, tg.KeyedStream, tg.ConnectedStreams),
+    *(tg.Context, tg.Counter, tg.Histogram, tg.WatermarkStrategy, tg.JobClient, tg.Savepoint),
+]
 #: Public classes that have an example themselves.
 WITH_EXAMPLE = [
     tg.ProcessFunction,
@@ -32,7 +35,7 @@ WITH_EXAMPLE = [
     tg.AggregateFunction,
 ]
 #: Of these an example would need what a test of documentation has not: Spark.
-NEEDS_SPARK = {"StreamEnvironment.from_dataframe"}
+NEEDS_SPARK = {"StreamEnvironment.from_dataframe", "JobClient.sample_stacks", "JobClient.workers"}
 
 
 def documented() -> Iterator[tuple[str, str]]:
@@ -50,18 +53,61 @@ def _docstring(value: Any) -> str:
     return (inspect.getdoc(function) or "") if inspect.isroutine(function) or isinstance(function, property) else ""
 
 
+def endless_job(folder: Path) -> tg.JobClient:
+    """As the docstring of JobClient says."""
+    env = tg.StreamEnvironment("example")
+    env.checkpointing(every="1s", storage=f"file://{folder}/checkpoints")
+    env.from_source(tg.DataGenerator(lambda n: n, type=int, splits=1), uid="numbers").collect(uid="all")
+    client = env.execute_async()
+    client.wait_until_running()
+    return client
+
+
+def savepoint(folder: Path) -> str:
+    """As the docstring of Savepoint says."""
+
+    class Totals(tg.KeyedProcessFunction[tuple[str, int], int]):
+        total = tg.ValueState(int, default=0)
+
+        def process_element(self, order: tuple[str, int], ctx: tg.Context) -> Iterator[int]:
+            self.total.set(self.total.get() + order[1])
+            yield self.total.get()
+
+    env = tg.StreamEnvironment("example")
+    env.checkpointing(every="1s", storage=f"file://{folder}/checkpoints")
+    orders = [("ann", 2), ("bob", 4), ("ann", 3)]
+    source = tg.DataGenerator(lambda n: orders[n] if n < 3 else ("ann", 0), type=tuple[str, int], splits=1)
+    stream = env.from_source(source, uid="orders").key_by(lambda order: order[0], key_type=str)
+    stream.process(Totals(), uid="totals", returns=int).collect(uid="out")
+    client = env.execute_async()
+    client.wait_until_running()
+    while len(client.results("out")) < len(orders):
+        client.checkpoint_now()
+    path: str = client.stop(f"{folder}/savepoints")
+    return path
+
+
 EXAMPLES = {name: text for name, text in documented() if ">>>" in text}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_in_a_docstring_gives_what_it_says(name: str, tmp_path: Path) -> None:
     text = EXAMPLES[name].replace("/tmp/", f"{tmp_path}/")
-    names = {"__name__": "__main__", "tg": tg, "harness": harness, "env": tg.StreamEnvironment("example")}
-    test = doctest.DocTestParser().get_doctest(text, names, name, None, 0)
+    names: dict[str, Any] = {
+        "__name__": "__main__",
+        "tg": tg,
+        "harness": harness,
+        "env": tg.StreamEnvironment("example"),
+    }
     report: list[str] = []
 
     with in_process():
-        doctest.DocTestRunner(verbose=False).run(test, out=report.append)
+        if name.startswith("JobClient."):
+            names["client"] = endless_job(tmp_path)
+        if name.startswith("Savepoint."):
+            names["path"] = savepoint(tmp_path)
+        test = doctest.DocTestParser().get_doctest(text, names, name, None, 0)
+        doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS).run(test, out=report.append)
 
     assert "".join(report) == ""
 

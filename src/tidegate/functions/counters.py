@@ -21,9 +21,21 @@ class Counter:
         self.value = 0
 
     def inc(self, by: int = 1) -> None:
+        """One more, or `by`.
+
+        >>> seen = tg.Counter()  # in open(): ctx.counter("seen")
+        >>> seen.inc(), seen.inc(3), seen.value
+        (None, None, 4)
+        """
         self.value += by
 
     def dec(self, by: int = 1) -> None:
+        """One less, or `by`.
+
+        >>> waiting = tg.Counter()
+        >>> waiting.inc(3), waiting.dec(), waiting.value
+        (None, None, 2)
+        """
         self.value -= by
 
     def __repr__(self) -> str:

@@ -61,11 +61,25 @@ class Context:
     def timestamp(
         self,
     ) -> int | Any:  # not `int | None`: who asks has event time, and should not have to say so each time
-        """The record's event time in ms, or the timer's; None where the stream has no event time."""
+        """The record's event time in ms, or the timer's; None where the stream has no event time.
+
+        >>> class Timed(tg.ProcessFunction):
+        ...     def process_element(self, value, ctx):
+        ...         yield value, ctx.timestamp()
+        >>> harness(Timed()).process("a", timestamp=1000)
+        [('a', 1000)]
+        """
         return self._timestamp
 
     def get_current_key(self) -> Any:
-        """`ctx.key`, as PyFlink calls it."""
+        """`ctx.key`, as PyFlink calls it.
+
+        >>> class Named(tg.KeyedProcessFunction):
+        ...     def process_element(self, value, ctx):
+        ...         yield ctx.get_current_key() == ctx.key
+        >>> harness(Named(), key_by=lambda name: name).process("ann")
+        [True]
+        """
         return self.key
 
     def timer_service(self) -> TimerService:
@@ -106,27 +120,81 @@ class Context:
         """A number of yours to be looked at, about once a second: `ctx.gauge("cached", lambda: len(self.cache))`, in open().
 
         Classic mistake: to change something in it, or to wait. It is called in another thread while records are processed.
+
+        >>> class Lookup(tg.ProcessFunction):
+        ...     def open(self, ctx):
+        ...         self.cache = {}
+        ...         ctx.gauge("cached", lambda: len(self.cache))
+        ...     def process_element(self, word, ctx):
+        ...         yield self.cache.setdefault(word, word.upper())
+        >>> harness(Lookup()).process("a")
+        ['A']
         """
         self._metrics.gauge(name, value)
 
     def histogram(self, name: str) -> Histogram:
-        """How a number of yours is spread: get it once, in open(), and `update(value)` it. Shown with its quantiles."""
+        """How a number of yours is spread: get it once, in open(), and `update(value)` it. Shown with its quantiles.
+
+        >>> class Sizes(tg.ProcessFunction):
+        ...     def open(self, ctx):
+        ...         self.sizes = ctx.histogram("sizes")
+        ...     def process_element(self, word, ctx):
+        ...         self.sizes.update(len(word))
+        ...         yield word
+        >>> harness(Sizes()).process("abc")
+        ['abc']
+        """
         return self._metrics.histogram(name)
 
     def get_metrics_group(self) -> Context:
-        """Counters, gauges and histograms are the context's own; PyFlink has them one call further away."""
+        """Counters, gauges and histograms are the context's own; PyFlink has them one call further away.
+
+        >>> class Parse(tg.ProcessFunction):
+        ...     def open(self, ctx):
+        ...         self.lines = ctx.get_metrics_group().counter("lines")
+        ...     def process_element(self, line, ctx):
+        ...         self.lines.inc()
+        ...         yield line.strip()
+        >>> harness(Parse()).process(" a ")
+        ['a']
+        """
         return self
 
     def get_index_of_this_subtask(self) -> int:
-        """`ctx.subtask`, as PyFlink calls it."""
+        """`ctx.subtask`, as PyFlink calls it.
+
+        >>> class Where(tg.ProcessFunction):
+        ...     def process_element(self, value, ctx):
+        ...         yield ctx.get_index_of_this_subtask()
+        >>> harness(Where()).process("a")
+        [0]
+        """
         return self.subtask
 
     def get_number_of_parallel_subtasks(self) -> int:
-        """`ctx.parallelism`, as PyFlink calls it."""
+        """`ctx.parallelism`, as PyFlink calls it.
+
+        >>> class Where(tg.ProcessFunction):
+        ...     def process_element(self, value, ctx):
+        ...         yield ctx.get_number_of_parallel_subtasks()
+        >>> harness(Where()).process("a")
+        [1]
+        """
         return self.parallelism
 
     def output(self, tag: OutputTag, value: Any) -> None:
-        """Emit to a side output. The record inherits the timestamp, as what is returned does."""
+        """Emit to a side output. The record inherits the timestamp, as what is returned does.
+
+        >>> odd = tg.OutputTag("odd", int)
+        >>> class Split(tg.ProcessFunction):
+        ...     def process_element(self, number, ctx):
+        ...         if number % 2:
+        ...             ctx.output(odd, number)
+        ...         else:
+        ...             yield number
+        >>> split = env.from_sequence(1, 4, uid="numbers").process(Split(), returns=int)
+        >>> odd_numbers = split.side_output(odd)
+        """
         self._emit_side(tag.name, value, None if self.time_domain == "processing" else self._timestamp)
 
 

@@ -31,12 +31,23 @@ class Histogram:
         self._newest = array("d", bytes(8 * NEWEST))  #: a ring; the oldest is overwritten
 
     def update(self, value: float) -> None:
-        """:raises TypeError: for what is not a number."""
+        """:raises TypeError: for what is not a number.
+
+        >>> sizes = tg.Histogram()  # in open(): ctx.histogram("sizes")
+        >>> sizes.update(17)
+        """
         self._newest[self.count % NEWEST] = value
         self.count += 1
 
     def spread(self) -> dict[str, float]:
-        """From any thread: by Flink's names, the count of all numbers, and how the newest are spread. {}: there are none."""
+        """From any thread: by Flink's names, the count of all numbers, and how the newest are spread. {}: there are none.
+
+        >>> sizes = tg.Histogram()
+        >>> for size in (1, 2, 9):
+        ...     sizes.update(size)
+        >>> sizes.spread()["count"], sizes.spread()["median"], sizes.spread()["max"]
+        (3, 2.0, 9.0)
+        """
         count = self.count
         numbers = sorted(number for number in self._newest[: min(count, NEWEST)] if math.isfinite(number))
         if not numbers:

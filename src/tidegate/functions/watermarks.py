@@ -32,22 +32,40 @@ class WatermarkStrategy:
 
     @classmethod
     def monotonous(cls, *, timestamp: Timestamp) -> WatermarkStrategy:
-        """Timestamps only grow within a source subtask's records."""
+        """Timestamps only grow within a source subtask's records.
+
+        >>> clicks = env.from_collection([("ann", 1000), ("bob", 3000)], uid="clicks", type=tuple[str, int])
+        >>> strategy = tg.WatermarkStrategy.monotonous(timestamp=lambda click: click[1])
+        >>> timed = clicks.assign_timestamps_and_watermarks(strategy)
+        """
         return cls(timestamp)
 
     @classmethod
     def bounded_out_of_orderness(cls, bound: Duration, *, timestamp: Timestamp) -> WatermarkStrategy:
-        """A record may come after others that are up to `bound` younger."""
+        """A record may come after others that are up to `bound` younger.
+
+        >>> clicks = env.from_collection([("ann", 1000), ("bob", 3000)], uid="clicks", type=tuple[str, int])
+        >>> strategy = tg.WatermarkStrategy.bounded_out_of_orderness("5s", timestamp=lambda click: click[1])
+        >>> timed = clicks.assign_timestamps_and_watermarks(strategy)
+        """
         return cls(timestamp, int(seconds(bound, "bounded_out_of_orderness") * 1000))
 
     @classmethod
     def for_monotonous_timestamps(cls) -> WatermarkStrategy:
-        """Timestamps only grow; `with_timestamp_assigner` says where they are."""
+        """Timestamps only grow; `with_timestamp_assigner` says where they are.
+
+        >>> strategy = tg.WatermarkStrategy.for_monotonous_timestamps()
+        >>> strategy = strategy.with_timestamp_assigner(lambda click, before: click[1])
+        """
         return cls()
 
     @classmethod
     def for_bounded_out_of_orderness(cls, bound: Duration) -> WatermarkStrategy:
-        """A record may come after others that are up to `bound` younger; `with_timestamp_assigner` says where they are."""
+        """A record may come after others that are up to `bound` younger; `with_timestamp_assigner` says where they are.
+
+        >>> strategy = tg.WatermarkStrategy.for_bounded_out_of_orderness("5s")
+        >>> strategy = strategy.with_timestamp_assigner(lambda click, before: click[1])
+        """
         return cls(None, int(seconds(bound, "for_bounded_out_of_orderness") * 1000))
 
     @classmethod
@@ -63,12 +81,23 @@ class WatermarkStrategy:
         return cls(timestamp, generator=generator)
 
     def with_timestamp_assigner(self, assigner: TimestampAssigner | Callable[[Any, int], Any]) -> WatermarkStrategy:
-        """`assigner(record, NO_TIMESTAMP)`, or that of an object's `extract_timestamp`, gives the record's timestamp."""
+        """`assigner(record, NO_TIMESTAMP)`, or that of an object's `extract_timestamp`, gives the record's timestamp.
+
+        >>> class ClickTime(tg.TimestampAssigner):
+        ...     def extract_timestamp(self, click, before):
+        ...         return click[1]
+        >>> strategy = tg.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(ClickTime())
+        >>> strategy.timestamp(("ann", 1000))
+        1000
+        """
         extract = assigner.extract_timestamp if isinstance(assigner, TimestampAssigner) else assigner
         return replace(self, timestamp=lambda record: extract(record, NO_TIMESTAMP))
 
     def check(self) -> None:
-        """:raises ConfigurationError: for a strategy that does not say where timestamps are."""
+        """:raises ConfigurationError: for a strategy that does not say where timestamps are.
+
+        >>> tg.WatermarkStrategy.monotonous(timestamp="created_at").check()
+        """
         if self.timestamp is None:
             raise ConfigurationError(
                 "the WatermarkStrategy does not say where a record's timestamp is: add "
@@ -76,7 +105,11 @@ class WatermarkStrategy:
             )
 
     def with_idleness(self, timeout: Duration) -> WatermarkStrategy:
-        """A subtask without records for this long holds nobody back."""
+        """A subtask without records for this long holds nobody back.
+
+        >>> tg.WatermarkStrategy.monotonous(timestamp="created_at").with_idleness("30s").idle_after_s
+        30.0
+        """
         idle_after_s = seconds(timeout, "with_idleness")
         if idle_after_s <= 0:
             raise ConfigurationError("with_idleness needs a time above 0")

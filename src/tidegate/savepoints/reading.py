@@ -111,7 +111,10 @@ class StateTable:
 
 
 class Savepoint:
-    """A savepoint, or a checkpoint of any job, in any storage."""
+    """A savepoint, or a checkpoint of any job, in any storage.
+
+    In the examples below `path` is where one of a job lies that adds up orders by name: ("ann", 2), ("bob", 4), ("ann", 3).
+    """
 
     def __init__(self, store: ObjectStore, path: str, metadata: CheckpointMetadata) -> None:
         self.store = store
@@ -124,6 +127,10 @@ class Savepoint:
         """From its folder, or its metadata file.
 
         :raises ConfigurationError: when there is none. :raises CheckpointDamaged: when it cannot be read.
+
+        >>> savepoint = tg.Savepoint.load(path)
+        >>> savepoint.job, savepoint.kind
+        ('example', 'savepoint')
         """
         if not is_uri(path):
             raise ConfigurationError(
@@ -145,20 +152,43 @@ class Savepoint:
 
     @property
     def job(self) -> str:
+        """Whose it is.
+
+        >>> savepoint = tg.Savepoint.load(path)
+        >>> savepoint.job
+        'example'
+        """
         return self.metadata.job
 
     @property
     def checkpoint(self) -> int:
+        """Its number among the checkpoints of its job.
+
+        >>> savepoint = tg.Savepoint.load(path)
+        >>> savepoint.checkpoint > 0
+        True
+        """
         return self.metadata.checkpoint
 
     @property
     def kind(self) -> str:
+        """savepoint, or checkpoint.
+
+        >>> savepoint = tg.Savepoint.load(path)
+        >>> savepoint.kind
+        'savepoint'
+        """
         return "savepoint" if self.metadata.savepoint else "checkpoint"
 
     @property
     def format(self) -> str:
         """Of a savepoint: canonical, which others read, or native. Of a checkpoint: full, incremental, with "unaligned" where
-        it holds records under way."""
+        it holds records under way.
+
+        >>> savepoint = tg.Savepoint.load(path)
+        >>> savepoint.format
+        'canonical'
+        """
         slots = self.metadata.slots
         if self.metadata.savepoint:
             return NATIVE if any(slot.states or slot.file.sections for slot in slots) else CANONICAL
@@ -167,9 +197,21 @@ class Savepoint:
         return ("incremental" if any(slot.states for slot in slots) else "full") + unaligned
 
     def operators(self) -> list[OperatorInfo]:
+        """All operators of the job that keep something in it.
+
+        >>> savepoint = tg.Savepoint.load(path)
+        >>> [info.uid for info in savepoint.operators()]
+        ['orders', 'totals', 'out']
+        """
         return list(self.metadata.operators)
 
     def operator(self, uid: str) -> OperatorInfo:
+        """The one with this uid. :raises ConfigurationError: when there is none.
+
+        >>> savepoint = tg.Savepoint.load(path)
+        >>> savepoint.operator("totals").key_type
+        'str'
+        """
         for info in self.metadata.operators:
             if info.uid == uid:
                 return info
@@ -177,7 +219,12 @@ class Savepoint:
         raise ConfigurationError(f"{self.path} has no operator with uid {uid!r}; there are {there}")
 
     def states(self) -> list[StateSummary]:
-        """Everything with rows, by operator: keyed state, timers, operator state, records under way."""
+        """Everything with rows, by operator: keyed state, timers, operator state, records under way.
+
+        >>> savepoint = tg.Savepoint.load(path)
+        >>> [(state.uid, state.name, state.rows) for state in savepoint.states()]
+        [('totals', 'total', 2)]
+        """
         rows: Counter[tuple[str, str, str]] = Counter()
         sizes: Counter[tuple[str, str, str]] = Counter()
         for file in (file for slot in self.metadata.slots for file in slot.files()):
@@ -213,29 +260,69 @@ class Savepoint:
     # -- tables -------------------------------------------------------------------------------------------------------
 
     def keyed_state(self, uid: str, name: str) -> StateTable:
-        """Columns: key_group, key, key_bytes, namespace, [map_key,] value, expiry (docs/savepoint-format.md)."""
+        """Columns: key_group, key, key_bytes, namespace, [map_key,] value, expiry (docs/savepoint-format.md).
+
+        >>> savepoint = tg.Savepoint.load(path)
+        >>> rows = savepoint.keyed_state("totals", "total").to_arrow()
+        >>> sorted(zip(rows["key"].to_pylist(), rows["value"].to_pylist()))
+        [('ann', 5), ('bob', 4)]
+        """
         return self._table(uid, name, lambda kind: not kind.startswith(("operator-", "raw-")) and kind != IN_FLIGHT)
 
     def operator_state(self, uid: str, name: str) -> StateTable:
+        """Rows of list, union, broadcast and raw state. :raises ConfigurationError: when there is none of that name.
+
+        >>> savepoint = tg.Savepoint.load(path)
+        >>> savepoint.operator_state("totals", "totals so far")
+        Traceback (most recent call last):
+        tidegate.errors.ConfigurationError: operator 'totals' has no rows of a state 'totals so far' in ...
+        """
         return self._table(uid, name, lambda kind: kind.startswith(("operator-", "raw-")))
 
     def timers(self, uid: str, domain: str = "event") -> StateTable:
+        """Timers in "event" or "processing" time, by key. :raises ConfigurationError: when there are none.
+
+        >>> savepoint = tg.Savepoint.load(path)
+        >>> savepoint.timers("totals")
+        Traceback (most recent call last):
+        tidegate.errors.ConfigurationError: operator 'totals' has no rows of a state ...
+        """
         return self.keyed_state(uid, EVENT_TIMERS if domain == "event" else PROCESSING_TIMERS)
 
     def in_flight(self) -> list[StateTable]:
-        """Records under way, of an unaligned checkpoint; a table for each edge."""
+        """Records under way, of an unaligned checkpoint; a table for each edge.
+
+        >>> savepoint = tg.Savepoint.load(path)
+        >>> savepoint.in_flight()
+        []
+        """
         return [StateTable(self, s.uid, s.name, s.kind) for s in self.states() if s.kind == IN_FLIGHT]
 
     def sources(self) -> pa.Table:
-        """The position of each split."""
+        """The position of each split.
+
+        >>> savepoint = tg.Savepoint.load(path)
+        >>> savepoint.sources().num_rows
+        1
+        """
         return sources_table(subtask for slot in self.metadata.slots for subtask in slot.subtasks)
 
     def prepared(self) -> pa.Table:
-        """What sinks have prepared and not committed."""
+        """What sinks have prepared and not committed.
+
+        >>> savepoint = tg.Savepoint.load(path)
+        >>> savepoint.prepared()["uid"].to_pylist()
+        ['out']
+        """
         return prepared_table(subtask for slot in self.metadata.slots for subtask in slot.subtasks)
 
     def largest_keys(self, uid: str, name: str, count: int = 10) -> list[tuple[Any, int]]:
-        """The keys whose values take the most space, with their bytes as Arrow lays them out; the largest first."""
+        """The keys whose values take the most space, with their bytes as Arrow lays them out; the largest first.
+
+        >>> savepoint = tg.Savepoint.load(path)
+        >>> sorted(savepoint.largest_keys("totals", "total"))
+        [('ann', 9), ('bob', 9)]
+        """
         sizes: Counter[Any] = Counter()
         for rows in self.keyed_state(uid, name).batches():
             keys = rows.column("key").to_pylist()
@@ -246,19 +333,33 @@ class Savepoint:
 
     @staticmethod
     def new(job: str) -> SavepointEdit:
-        """An empty one to fill and write, for a job that has not run yet."""
+        """An empty one to fill and write, for a job that has not run yet.
+
+        >>> edit = tg.Savepoint.new("orders")
+        """
         from tidegate.savepoints.editing import new_savepoint
 
         return new_savepoint(job)
 
     def diff(self, other: Savepoint) -> list[StateDiff]:
-        """What `other` has otherwise, a line for each keyed state of either."""
+        """What `other` has otherwise, a line for each keyed state of either.
+
+        >>> savepoint = tg.Savepoint.load(path)
+        >>> savepoint.diff(savepoint)[0].changed
+        0
+        """
         from tidegate.savepoints.comparing import diff
 
         return diff(self, other)
 
     def edit(self) -> SavepointEdit:
-        """A copy to change and write elsewhere; this one stays as it is."""
+        """A copy to change and write elsewhere; this one stays as it is.
+
+        >>> savepoint = tg.Savepoint.load(path)
+        >>> changed = savepoint.edit().drop_state("totals", "total").write("/tmp/changed")
+        >>> changed.states()
+        []
+        """
         from tidegate.savepoints.editing import SavepointEdit
 
         return SavepointEdit(self)
