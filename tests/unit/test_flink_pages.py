@@ -13,7 +13,7 @@ from rest_kit import Rest, lived, serving
 import fetch
 from operating.browser import ARTIFACTS, PATIENCE_MS, chromium
 from services import had
-from tidegate.coordinator.observing import JobStatus, SlotSampled, StatusChanged
+from tidegate.coordinator.observing import JobLine, JobStatus, SlotSampled, StatusChanged
 from tidegate.ids import SlotId
 from tidegate.rest.app import CANCEL_BY_GET
 from tidegate.wire.control import CodeLine, Sampled, SampledStack
@@ -46,7 +46,10 @@ PAGES = {
     f"{RUNNING}/rescales": "RECOVERABLE_FAILOVER",
     "task-manager": "node:103",
     "task-manager/node:102/metrics": "sum 1 -> Sink: print #0",
+    "task-manager/node:102/logs": "mine: odd",
+    "task-manager/node:102/stdout": "where its driver was started",
     "task-manager/node:102/log-list": "worker.log",
+    "task-manager/node:103/thread-dump": "at parse (me/job.py:12)",
     "job-manager/metrics": "JVM Heap",
     "job-manager/config": "file:///data",
     "job-manager/logs": "RUNNING",
@@ -92,6 +95,7 @@ def rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rest]:
             CodeLine("parse", "/home/me/job.py", 12, "user"),
         ]
         rest.hands.view.publish(SlotSampled(SlotId(1, 1), Sampled(lines, [SampledStack("sums", [0, 1], 6, 6)])))
+        rest.hands.view.log(JobLine(1020.0, "WARNING", "mine", "odd", "g1-a2", "1.0", "sum 1", "sums", 0))
         rest.hands.may_answer.set()
         yield rest
 

@@ -496,6 +496,15 @@ def test_the_flame_graph_is_sampled_when_asked_for_and_has_flinks_shape() -> Non
         assert rest.get(f"{path}?subtaskindex=0") == {"endTimestamp": -3}
         assert rest.get(f"{path}?subtaskindex=1")["data"]["value"] == 35
 
+        dump = "/taskmanagers/node:103/thread-dump"
+        innermost = rest.get(dump)["threadInfos"][0]["stringifiedThreadInfo"]
+        assert innermost == (
+            '"task" in operator "sums": 30 of 44 samples of the last 10 s, 10 of them on CPU\n'
+            "\tat Sums.process_element (jobs/sums.py:7)\n\tat [tidegate] Slot.turn (task/slot.py:12)\n"
+        )
+        (other,) = rest.get(dump.replace("103", "102"))["threadInfos"]
+        assert "ask again in a few seconds" in other["stringifiedThreadInfo"]
+
         for wrong in ("type=sideways", "subtaskindex=x", "operator=nobody", "seconds=-1"):
             assert rest("GET", f"{path}?{wrong}")[0] == 400
         assert rest("GET", f"{path}?subtaskindex=2")[0] == 404

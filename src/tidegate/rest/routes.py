@@ -32,6 +32,7 @@ from tidegate.rest.past import past
 from tidegate.rest.problems import bad_request, not_found
 from tidegate.rest.runtime_environment import drivers, runtime_environment
 from tidegate.rest.served import ServedJob, Vertex
+from tidegate.rest.worker_threads import thread_dump
 
 MAX_EXCEPTIONS = 20
 
@@ -283,7 +284,7 @@ FLINKS = (
     Route("GET", "/jobmanager/logs/{log}", _text(lambda call: driver.log_file(call.jobs.all(), call.params["log"])),
           "one of them", is_text=True),
     Route("GET", "/jobmanager/stdout", _text(lambda call: driver.STDOUT), "where to look for it", is_text=True),
-    Route("GET", "/taskmanagers", _of_jobs(workers.task_managers), "worker processes, and what runs in them"),
+    Route("GET", "/taskmanagers", _of_jobs(workers.task_managers), "worker processes: what runs in them, `residentBytes`, `coresBusy`"),
     Route("GET", "/taskmanagers/metrics", _workers_metrics, "metrics, aggregated over workers",
           (*_AGGREGATED, Field("taskmanagers"))),
     Route("GET", "/taskmanagers/{taskmanagerid}", _of_worker(workers.task_manager), "one worker; its id is host:pid"),
@@ -292,6 +293,7 @@ FLINKS = (
     Route("GET", "/taskmanagers/{taskmanagerid}/logs", _of_worker(workers.logs_of), "the name of its log"),
     Route("GET", "/taskmanagers/{taskmanagerid}/logs/{log}", _text(_worker_log), "that log", is_text=True),
     Route("GET", "/taskmanagers/{taskmanagerid}/stdout", _text(_worker_stdout), "where to look for it", is_text=True),
+    Route("GET", "/taskmanagers/{taskmanagerid}/thread-dump", thread_dump, "where its task's thread has been of late"),
     Route("GET", _V, _of_vertex(vertices.vertex_details), "a vertex and its subtasks"),
     Route("GET", f"{_V}/subtasktimes", _of_vertex(vertices.subtask_times), "since when its subtasks run"),
     Route("GET", f"{_V}/taskmanagers", _of_vertex(vertices.task_managers), "where its subtasks run"),
