@@ -84,7 +84,7 @@ def storage(request: pytest.FixtureRequest) -> str:
 
 
 def interrupted(storage: str, layout: str) -> dict[str, Any]:
-    """The only driver of a job dies behind its third checkpoint; the log's newest record."""
+    """The only driver of a job dies after its third checkpoint; the log's newest record."""
     with pytest.raises(AllDriversDied):
         InProcessRun(job(storage, layout), 4, [Crash("driver.after-log", nth=3)], max_drivers=1).run()
     return newest_record(open_store(storage))

@@ -42,7 +42,7 @@ _OWN_STORES = ("initialize_state", "snapshot_state")  #: whoever has these puts 
 
 @dataclass(frozen=True, slots=True)
 class Unkept:
-    """An attribute that is no state, and where it is changed."""
+    """An attribute that is not a state, and where it is changed."""
 
     function: str
     attribute: str

@@ -71,7 +71,7 @@ class Settings:
     sink: tuple[str, ...] = ()  #: in place of JSON lines
     ahead: int = READINGS_PER_CHECKPOINT
     held: int | None = None  #: readings of each source that an attempt gets at the most until the test lets the job go
-    ask: str | None = None  #: what the driver asks for, behind a checkpoint: "savepoint", "stop" or "drain"
+    ask: str | None = None  #: what the driver asks for, after a checkpoint: "savepoint", "stop" or "drain"
     only_while_asked: bool = False  #: crashes happen only while something is asked for
     gateway: tuple[int, str] | None = None  #: port and secret of a running JVM, which the driver is to use
 
@@ -276,7 +276,7 @@ def narrate(client: JobClient) -> None:
 
 
 def carry_out(client: JobClient, settings: Settings, what: str) -> str | None:
-    """Take a checkpoint, then ask; for a stop behind records that are to be committed. The savepoint's path; None: it was
+    """Take a checkpoint, then ask; for a stop after records that are to be committed. The savepoint's path; None: it was
     refused, and the job continues."""
     client.checkpoint_now()
     while what != "savepoint" and not records_came_after_the_first_checkpoint(client, settings):
@@ -293,7 +293,7 @@ def carry_out(client: JobClient, settings: Settings, what: str) -> str | None:
             pass
         deadline = time.monotonic() + 30.0
         while crashes_noted(settings) == before and time.monotonic() < deadline:
-            time.sleep(0.02)  # whoever is to die may do so behind the answer
+            time.sleep(0.02)  # whoever is to die may do so after the answer
     return path
 
 
