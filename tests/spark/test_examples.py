@@ -27,8 +27,12 @@ def test_sessions_again_and_again(
         assert lines[-1] == "1000 visits of 100 users, 50000 clicks"
 
 
-def test_edit_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = run("edit_state.py", tmp_path, monkeypatch, capsys)
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_edit_state(
+    times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(times):
+        lines = run("edit_state.py", tmp_path, monkeypatch, capsys)
 
     assert lines[-10:] == [f"customer-{n} {1_002_000 if n == 3 else 2_000}" for n in range(10)]
 
