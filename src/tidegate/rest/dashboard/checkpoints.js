@@ -107,9 +107,11 @@ function subtaskTable({ summary: found, subtasks }) {
   const parts = [(s) => s.end_to_end_duration, (s) => s.state_size, (s) => s.checkpoint_duration?.sync ?? s.checkpoint?.sync, (s) => s.checkpoint_duration?.async ?? s.checkpoint?.async,
     (s) => s.alignment.buffered, (s) => s.alignment.persisted, (s) => s.alignment.duration, (s) => s.start_delay];
   const shows = [format.span, format.bytes, format.span, format.span, format.bytes, format.bytes, format.span, format.span];
-  const aggregate = (key, name) => [name, "", ...parts.map((part, i) => shows[i](part(found)[key]))];
-  return table([["Subtask"], ["Acknowledged"], ["End to end", 1], ["State size", 1], ["Sync", 1], ["Async", 1], ["Buffered", 1], ["In flight", 1], ["Alignment", 1], ["Start delay", 1]], [
-    ...[["min", "Minimum"], ["avg", "Average"], ["max", "Maximum"]].map(([key, name]) => h("tr", { class: "aggregate" }, aggregate(key, name).map((text, i) => h("td", { class: i > 1 ? "number" : null }, text)))),
+  const aggregate = (key, name) => [name, null, ...parts.map((part, i) => shows[i](part(found)[key]))];
+  const titles = ["Subtask", "Acknowledged", "End to end", "State size", "Sync", "Async", "Buffered", "In flight", "Alignment", "Start delay"];
+  return table(titles.map((title, i) => [title, i > 1]), [
+    ...[["min", "Minimum"], ["avg", "Average"], ["max", "Maximum"]].map(([key, name]) => h("tr", { class: "aggregate" },
+      aggregate(key, name).map((text, i) => h("td", { class: i > 1 ? "number" : null, "data-title": i ? titles[i] : null }, text)))),
     ...subtasks.map((subtask) => subtask.status === "completed"
       ? [subtask.index, format.time(subtask.ack_timestamp), ...parts.map((part, i) => shows[i](part(subtask)))]
       : [subtask.index, "not acknowledged", ...parts.map(() => format.NOTHING)]),

@@ -57,5 +57,5 @@ function operatorTable({ link, operators }) {
         of(format.percent(operator.busy)), of(format.percent(operator.backPressured)), operator.isHead ? load(operator.busy, operator.backPressured, operator.idle) : null,
         format.span(operator.watermarkLag), format.bytes(operator.stateSize),
       ];
-    }), { class: "stacked inline" }));
+    }), { class: "stacked inline named" }));
 }

@@ -8,7 +8,7 @@ export async function workersTab({ base, job }) {
   const [{ taskmanagers }, details] = await Promise.all([get("/taskmanagers"), Promise.all(job.vertices.map((vertex) => get(`${base}/vertices/${vertex.id}/taskmanagers`)))]);
   const own = new Set(details.flatMap((vertex) => vertex.taskmanagers.map((worker) => worker["taskmanager-id"])));
   const workers = taskmanagers.filter((worker) => own.has(worker.id));
-  return card("Workers", table([["Worker: host, process"], ["Runs"], ["Heard", 1], ["Memory", 1], ["CPU: cores busy", 1], ["Log"]], workers.map((worker) => [
+  return card("Workers", table([["Worker: host, process"], ["Runs"], ["Heard", 1], ["Memory", 1], ["CPU: cores busy", 1], [""]], workers.map((worker) => [
     h("code", null, worker.id), worker.path, `${format.span(Math.max(0, job.now - worker.timeSinceLastHeartbeat))} ago`,
     format.bytes(worker.residentBytes), worker.coresBusy === null ? format.NOTHING : worker.coresBusy.toFixed(2),
     h("a", { href: `taskmanagers/${encodeURIComponent(worker.id)}/log` }, "Log"),
