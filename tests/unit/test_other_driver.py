@@ -129,7 +129,7 @@ def test_a_second_start_has_an_exit_code_of_its_own(command: list[str], tmp_path
 
     assert ran.returncode == 5, ran.stderr
     assert ran.stderr.partition("error: ")[2] == (
-        f"the job 'clicks' in {storage}/clicks runs already: process {other_process} on this machine. Nothing was started "
+        f"the job 'clicks' in {storage}/clicks/ runs already: process {other_process} on this machine. Nothing was started "
         "here. tidegate status clicks shows it, tidegate stop clicks ends it with a savepoint; or give this run another job "
         f"name or storage.\n  at {tmp_path}/job.py:8\n      env.execute()\n"
     )
