@@ -329,7 +329,8 @@ class JobClient:
 
         A record is committed with the checkpoint that follows it: of a job without checkpoints all of them come at its end.
 
-        >>> newest = client.checkpoint_now()
+        >>> while len(client.results("all")) < 3:
+        ...     newest = client.checkpoint_now()
         >>> client.results("all")[:3]
         [0, 1, 2]
         """
