@@ -110,7 +110,8 @@ def launch(program: Program, config: JobConfig, quiet: bool = False) -> JobClien
         session = program.spark
     else:
         python = ExecutorPython(config.python_files, config.python_archives, config.python_executable)
-        session = make_session(program.name, config.master, len(draft.slots), program.spark_conf, python)
+        slots, layers = len(draft.slots), len(draft.layers)
+        session = make_session(program.name, config.master, slots, program.spark_conf, python, layers)
     if is_local(session.sparkContext.master):
         check_process_limits(count_connections(job.plan))
     await_slots(session, len(job.plan.slots))

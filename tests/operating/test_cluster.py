@@ -17,7 +17,7 @@ from operating.bare_python import bare_python, packed_environment
 
 pytestmark = pytest.mark.faults
 
-SLOTS = 4
+CORES = 2  #: fewer than there are slots
 JOB = """
 import json
 import os
@@ -47,9 +47,25 @@ print("rows:", json.dumps(env.execute().results("rows")))
 """
 
 
+EIGHT_LAYERS = """
+import json
+import sys
+
+import tidegate as tg
+
+env = tg.StreamEnvironment("deep", parallelism=2)
+env.checkpointing(every="1s", storage=sys.argv[1])
+numbers = env.from_sequence(1, 1000, uid="numbers")
+for _ in range(7):
+    numbers = numbers.rebalance().map(lambda n: n + 1, returns=int)
+numbers.collect(uid="rows")
+print("rows:", json.dumps(env.execute().results("rows")))
+"""
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    with standalone_cluster(tmp_path_factory.mktemp("cluster"), SLOTS) as started:
+    with standalone_cluster(tmp_path_factory.mktemp("cluster"), CORES) as started:
         yield started
 
 
@@ -118,3 +134,19 @@ def test_what_the_executors_python_lacks_is_said_and_ends_the_job(program: Path)
         "the executors' Python has no modules 'msgspec', 'xxhash', which Tidegate needs there. Ship an environment"
         in ran.stderr
     )
+
+
+@pytest.mark.parametrize("master", ["local[2]", pytest.param("standalone", marks=pytest.mark.slow)])
+def test_sixteen_slots_share_two_cores(tmp_path: Path, request: pytest.FixtureRequest, master: str) -> None:
+    options = ["--master", master]
+    if master == "standalone":
+        started: StandaloneCluster = request.getfixturevalue("cluster")
+        options = ["--master", started.master, *(f"-D{key}={value}" for key, value in started.settings.items())]
+    program = tmp_path / "deep.py"
+    program.write_text(EIGHT_LAYERS)
+
+    ran = run(program, *options)
+
+    assert ran.returncode == 0, ran.stderr
+    (line,) = [line for line in ran.stdout.splitlines() if line.startswith("rows:")]
+    assert sorted(json.loads(line.removeprefix("rows:"))) == list(range(8, 1008))

@@ -15,7 +15,7 @@ from tidegate.errors import ConfigurationError
 from tidegate.python_paths import path_entry, prepend_for_children
 from tidegate.spark import shipping
 from tidegate.spark.executor_python import explain, no_module
-from tidegate.spark.session import executor_count, is_local, submitted_settings
+from tidegate.spark.session import is_local, submitted_settings
 from tidegate.spark.shipping import PYTHON_PATH, Shipment, pack
 
 
@@ -132,21 +132,6 @@ def test_the_python_path_of_executors_has_the_names_and_then_the_users(
 def test_settings_that_were_submitted_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf 'spark.a=x y' --master yarn -c spark.b=k=v pyspark-shell")
     assert submitted_settings() == {"spark.a": "x y", "spark.b": "k=v"}
-
-
-@pytest.mark.parametrize(
-    ("master", "given", "instances"),
-    [
-        ("yarn", {}, "7"),
-        ("yarn", {"spark.executor.cores": "4"}, "2"),
-        ("k8s://https://host", {"spark.executor.cores": "4", "spark.task.cpus": "2"}, "4"),
-        ("k8s://https://host", {"spark.executor.instances": "3"}, None),
-        ("spark://host:7077", {}, None),
-    ],
-)
-def test_there_are_executors_for_all_slots(master: str, given: dict[str, str], instances: str | None) -> None:
-    expected = {} if instances is None else {"spark.executor.instances": instances}
-    assert executor_count(master, 7, given) == expected
 
 
 def test_a_local_cluster_is_a_cluster() -> None:

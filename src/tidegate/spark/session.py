@@ -18,6 +18,7 @@ from tidegate.spark.masters import check_master, did_not_start
 from tidegate.spark.pipelined import check_has_jvm
 from tidegate.spark.settings import COMFORT, SESSION, check_static, static_settings
 from tidegate.spark.shipping import Shipment, pack
+from tidegate.spark.slot_width import TASK_CPUS, cluster_settings, local_width, narrower
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,9 +45,10 @@ def make_session(
     slots_needed: int,
     extra: Mapping[str, str] | None = None,
     python: ExecutorPython | None = None,
+    layers: int = 1,
 ) -> SparkSession:
     """A session with everything set, and what executors need shipped to them. A running one of the same process is taken, if it
-    fits.
+    fits. The slots of one subtask in all layers share a core, unless `spark.task.cpus` is given.
 
     :raises ConfigurationError: for what cannot be shipped. :raises SparkUnavailable:
     """
@@ -59,14 +61,16 @@ def make_session(
         return session
     given = {**submitted_settings(), **(extra or {})}
     master = master or given.get("spark.master")
+    local_slots = slots_needed * LOCAL_SPARE_FACTOR + 2
     if master is None or master == "local" or (master.startswith("local[") and master.endswith("*]")):
-        master = f"local[{max(slots_needed * LOCAL_SPARE_FACTOR + 2, 16)}]"
+        master = f"local[{max(local_slots, 16)}]"
     settings = {"spark.app.name": app, **COMFORT, **static_settings(), **given, "spark.master": master}
     python = python or ExecutorPython()
     executable = python.executable or given.get("spark.pyspark.python")
     shipment: Shipment | None = None
     if is_local(master):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        settings |= local_width(local_cores(master), local_slots, given)
         executable = executable or os.environ.get("PYSPARK_PYTHON") or sys.executable
         prepend_for_children(map(path_entry, python.files))
         if python.archives:
@@ -74,7 +78,7 @@ def make_session(
     else:
         check_master(master)
         shipment = pack(sys.path[0], python.files, python.archives)
-        settings |= shipment.settings(given) | executor_count(master, slots_needed, given)
+        settings |= shipment.settings(given) | cluster_settings(master, slots_needed, layers, given)
     if executable is not None:
         os.environ["PYSPARK_PYTHON"] = executable  # what PySpark reads in a driver that Spark has not started
     drawer.open()
@@ -109,12 +113,9 @@ def submitted_settings() -> dict[str, str]:
     return {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
 
 
-def executor_count(master: str, slots_needed: int, given: Mapping[str, str]) -> dict[str, str]:
-    """YARN and Kubernetes start two executors unless they are told; a pipelined job needs all of its slots at once."""
-    if not master.startswith(("yarn", "k8s://")) or "spark.executor.instances" in given:
-        return {}
-    cores = int(given.get("spark.executor.cores", "1")) // int(given.get("spark.task.cpus", "1"))
-    return {"spark.executor.instances": str(-(-slots_needed // max(1, cores)))}
+def local_cores(master: str) -> int:
+    """Of a local master that says how many: `local[4]`, or `local[4,2]`, where the second is how often a task is tried."""
+    return int(master.removeprefix("local[").rstrip("]").partition(",")[0])
 
 
 def check_session(session: SparkSession) -> None:
@@ -161,10 +162,12 @@ def check_slots(session: SparkSession, needed: int) -> None:
     """:raises NotEnoughSlots: with the number needed."""
     there = total_slots(session)
     if there < needed:
+        width = narrower(there, needed, session.sparkContext.getConf().get(TASK_CPUS) or "1")
+        narrow_slots = f", make slots narrower ({TASK_CPUS}={width}, when Spark starts)" if width else ""
         raise NotEnoughSlots(
             f"the job needs {needed} task slots at once and the cluster has {there}: every subtask of a pipelined job runs "
-            f"at the same time. Add executor cores (spark.cores.max, --total-executor-cores, local[{needed}]) or lower the "
-            "parallelism.",
+            f"at the same time. Add executor cores (spark.cores.max, --total-executor-cores, local[{needed}]){narrow_slots} or "
+            "lower the parallelism.",
             needed=needed,
             there=there,
         )
