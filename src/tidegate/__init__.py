@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from tidegate.api.connected import ConnectedStreams
     from tidegate.api.environment import StreamEnvironment, StreamExecutionEnvironment
     from tidegate.api.keyed import KeyedStream
+    from tidegate.api.results import WindowResults
     from tidegate.api.streams import DataStream, StreamSink
+    from tidegate.api.windowed import WindowedStream
     from tidegate.client import JobClient
     from tidegate.connectors.collect_sink import CollectSink
     from tidegate.connectors.collection import Collection
@@ -82,7 +84,19 @@ if TYPE_CHECKING:
         MapFunction,
         ReduceFunction,
     )
+    from tidegate.functions.column_aggregates import (
+        ColumnAggregate,
+        count,
+        count_distinct,
+        first,
+        last,
+        max,
+        mean,
+        min,
+        sum,
+    )
     from tidegate.functions.counters import Counter
+    from tidegate.functions.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor, Timestamped
     from tidegate.functions.failed_records import FailedRecord
     from tidegate.functions.lookups import LookupCache, LookupSource
     from tidegate.functions.process import (
@@ -97,13 +111,47 @@ if TYPE_CHECKING:
         OutputTag,
         ProcessFunction,
     )
+    from tidegate.functions.triggers import (
+        ContinuousEventTimeTrigger,
+        ContinuousProcessingTimeTrigger,
+        CountTrigger,
+        EventTimeTrigger,
+        NeverTrigger,
+        ProcessingTimeTrigger,
+        PurgingTrigger,
+        Trigger,
+        TriggerContext,
+        TriggerResult,
+    )
     from tidegate.functions.user_metrics import Histogram
     from tidegate.functions.watermarks import TimestampAssigner, WatermarkGenerator, WatermarkOutput, WatermarkStrategy
+    from tidegate.functions.window_functions import (
+        ProcessWindowFunction,
+        WindowBatchFunction,
+        WindowContext,
+        WithWindow,
+    )
+    from tidegate.functions.windows import (
+        GLOBAL_WINDOW,
+        CountWindows,
+        CumulativeEventTimeWindows,
+        CumulativeProcessingTimeWindows,
+        EventTimeSessionWindows,
+        GlobalWindows,
+        ProcessingTimeSessionWindows,
+        SlidingEventTimeWindows,
+        SlidingProcessingTimeWindows,
+        TimeWindow,
+        TumblingEventTimeWindows,
+        TumblingProcessingTimeWindows,
+        WindowAssigner,
+    )
     from tidegate.ids import SlotId
     from tidegate.protocol.watermarks import MAX_WATERMARK
     from tidegate.savepoints.reading import Savepoint
     from tidegate.state.broadcast import BroadcastState
     from tidegate.state.declarations import AggregatingState, ListState, MapState, ReducingState, ValueState
+    from tidegate.state.merging import Accumulator
     from tidegate.state.ttl import Ttl
     from tidegate.types import Pickled
 
@@ -191,6 +239,13 @@ _HOMES = {
     "SlotSampled": "tidegate.coordinator.observing",
     "StatusChanged": "tidegate.coordinator.observing",
     "SlotId": "tidegate.ids",
+    "ProcessWindowFunction": "tidegate.functions.window_functions",
+    "WindowBatchFunction": "tidegate.functions.window_functions",
+    "WindowContext": "tidegate.functions.window_functions",
+    "WithWindow": "tidegate.functions.window_functions",
+    "WindowedStream": "tidegate.api.windowed",
+    "WindowResults": "tidegate.api.results",
+    "Accumulator": "tidegate.state.merging",
     "CheckpointDamaged": "tidegate.errors",
     "ConfigurationError": "tidegate.errors",
     "JobFailed": "tidegate.errors",
@@ -209,9 +264,27 @@ _HOMES = {
     "Ttl": "tidegate.state.ttl",
     "Pickled": "tidegate.types",
 }
+_HOMES |= dict.fromkeys([
+    "GLOBAL_WINDOW", "CountWindows", "CumulativeEventTimeWindows", "CumulativeProcessingTimeWindows",
+    "EventTimeSessionWindows", "GlobalWindows", "ProcessingTimeSessionWindows", "SlidingEventTimeWindows",
+    "SlidingProcessingTimeWindows", "TimeWindow", "TumblingEventTimeWindows", "TumblingProcessingTimeWindows",
+    "WindowAssigner",
+], "tidegate.functions.windows")  # fmt: skip
+_HOMES |= dict.fromkeys([
+    "ContinuousEventTimeTrigger", "ContinuousProcessingTimeTrigger", "CountTrigger", "EventTimeTrigger",
+    "NeverTrigger", "ProcessingTimeTrigger", "PurgingTrigger", "Trigger", "TriggerContext", "TriggerResult",
+], "tidegate.functions.triggers")  # fmt: skip
+_HOMES |= dict.fromkeys([
+    "CountEvictor", "DeltaEvictor", "Evictor", "TimeEvictor", "Timestamped",
+], "tidegate.functions.evictors")  # fmt: skip
+_HOMES |= dict.fromkeys([
+    "ColumnAggregate", "count", "count_distinct", "first", "last", "max", "mean", "min", "sum",
+], "tidegate.functions.column_aggregates")  # fmt: skip
 
 __all__ = [
+    "GLOBAL_WINDOW",
     "MAX_WATERMARK",
+    "Accumulator",
     "AggregateFunction",
     "AggregatingState",
     "AsyncContext",
@@ -233,23 +306,36 @@ __all__ = [
     "CollectSink",
     "CollectedRows",
     "Collection",
+    "ColumnAggregate",
     "CommitOutcome",
     "Committer",
     "ConfigurationError",
     "ConnectedStreams",
     "Context",
+    "ContinuousEventTimeTrigger",
+    "ContinuousProcessingTimeTrigger",
+    "CountEvictor",
+    "CountTrigger",
+    "CountWindows",
     "Counter",
+    "CumulativeEventTimeWindows",
+    "CumulativeProcessingTimeWindows",
     "DataGenerator",
     "DataStream",
     "DatabaseSink",
     "DatabaseTable",
     "DatabaseUpsertSink",
+    "DeltaEvictor",
     "DeltaSink",
+    "EventTimeSessionWindows",
+    "EventTimeTrigger",
+    "Evictor",
     "FailedRecord",
     "FileSink",
     "Files",
     "FilterFunction",
     "FlatMapFunction",
+    "GlobalWindows",
     "Histogram",
     "HttpSink",
     "JobClient",
@@ -269,6 +355,7 @@ __all__ = [
     "LookupSource",
     "MapFunction",
     "MapState",
+    "NeverTrigger",
     "NumberSequence",
     "OutputTag",
     "ParquetTableSink",
@@ -276,6 +363,10 @@ __all__ = [
     "Polled",
     "PrintSink",
     "ProcessFunction",
+    "ProcessWindowFunction",
+    "ProcessingTimeSessionWindows",
+    "ProcessingTimeTrigger",
+    "PurgingTrigger",
     "ReaderContext",
     "ReduceFunction",
     "ReducingState",
@@ -284,6 +375,8 @@ __all__ = [
     "SavepointFailed",
     "Sink",
     "SinkWriter",
+    "SlidingEventTimeWindows",
+    "SlidingProcessingTimeWindows",
     "SlotAcknowledged",
     "SlotId",
     "SlotReported",
@@ -300,16 +393,38 @@ __all__ = [
     "StreamSink",
     "TableLookup",
     "TidegateError",
+    "TimeEvictor",
+    "TimeWindow",
     "TimedOut",
     "TimestampAssigner",
+    "Timestamped",
+    "Trigger",
+    "TriggerContext",
+    "TriggerResult",
     "Ttl",
+    "TumblingEventTimeWindows",
+    "TumblingProcessingTimeWindows",
     "UserCodeFailed",
     "ValueState",
     "WatermarkGenerator",
     "WatermarkOutput",
     "WatermarkStrategy",
+    "WindowAssigner",
+    "WindowBatchFunction",
+    "WindowContext",
+    "WindowResults",
+    "WindowedStream",
+    "WithWindow",
     "WriterContext",
+    "count",
+    "count_distinct",
+    "first",
+    "last",
+    "max",
+    "mean",
+    "min",
     "read_manifest",
+    "sum",
 ]
 
 

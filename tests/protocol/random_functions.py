@@ -259,6 +259,20 @@ class Timed(_Traced, tg.KeyedProcessFunction):
         ctx.output(tg.OutputTag(COUNTS), (f"{ctx.key!r} until {timestamp}", len(due)))
 
 
+class CountedWindow(tg.ProcessWindowFunction):
+    """(key and window, how many records)."""
+
+    def process(self, key: Any, context: tg.WindowContext, elements: list[Any], /) -> Any:
+        burn("process")
+        yield (f"{key!r} {context.window.start} {context.window.end}", len(elements))
+
+
+def counted_window(row: Any) -> Any:
+    """The same, of windows over columns."""
+    key, start, end, count, _ = row.values()
+    return (f"{key!r} {start} {end}", count)
+
+
 class Connected(_Traced, tg.CoProcessFunction):
     def process_element1(self, value: Any, ctx: tg.Context):
         return [self.traced(value, ctx, 0, ".1")]

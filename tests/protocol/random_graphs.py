@@ -9,8 +9,8 @@ records with the same split, path and route the order must hold.
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -26,6 +26,7 @@ from random_functions import (
     UNKNOWN,
     WINDOW_MS,
     Connected,
+    CountedWindow,
     FusedSink,
     Keyed,
     KeyedBatches,
@@ -34,6 +35,7 @@ from random_functions import (
     RecordSource,
     Timed,
     asked_row,
+    counted_window,
     doubled_row,
     extended,
     extended_row,
@@ -81,6 +83,7 @@ class Node:
     follows: bool = False  #: its parallelism is the job's
     asks: str = ""  #: "ordered" or "unordered": a map that is a call to the outside for each record
     chaining: str = ""  #: "disable_chaining" or "start_new_chain"
+    windows: str = ""  #: of WINDOWS: its input is counted in such windows as well
 
     @property
     def counts(self) -> bool:
@@ -119,6 +122,14 @@ class Graph:
             self.has_before(parent, kind) for given in node.inputs for parent, _ in given.refs
         )
 
+    def has_ends_before(self, uid: str) -> bool:
+        """Whether an operator before it puts something out at the end of its input."""
+        return any(
+            self.node(parent).ends or self.has_ends_before(parent)
+            for given in self.node(uid).inputs
+            for parent, _ in given.refs
+        )
+
     @property
     def sinks(self) -> list[Node]:
         return [node for node in self.nodes if node.kind == "sink"]
@@ -134,7 +145,7 @@ class Graph:
             lines.append(
                 f"{node.uid}: {node.kind} x{width}{' typed' if node.typed else ''}{' ' * bool(node.chaining)}{node.chaining} "
                 f"{node.asks} "
-                f"by {node.key} <- {given}"
+                f"by {node.key}{' ' * bool(node.windows)}{node.windows} <- {given}"
             )
         return "\n".join(lines)
 
@@ -143,6 +154,12 @@ ON_KEYS = ("map", "filter", "flat_map")  #: with or without keys, and without st
 PIPED = ("map", "filter", "flat_map", "process", "map_batches")
 KINDS = ("map", "filter", "flat_map", "process", "keyed", "co", "keyed_co", "map_batches", "keyed_batches")
 MIXED = (1, 1.0, True, "1", None)  #: five keys, whatever Python thinks of them
+WINDOWS: dict[str, Callable[[], tg.WindowAssigner]] = {
+    "tumbling": lambda: tg.TumblingEventTimeWindows("40ms", offset="10ms"),
+    "sliding": lambda: tg.SlidingEventTimeWindows("60ms", "20ms"),
+    "cumulative": lambda: tg.CumulativeEventTimeWindows("60ms", "20ms"),
+    "session": lambda: tg.EventTimeSessionWindows("15ms"),
+}
 KEYS = {
     "mod": lambda row: row[1] % 5,
     "mixed": lambda row: MIXED[row[1] % 5],
@@ -284,6 +301,12 @@ def vary(rng: random.Random, graph: Graph, rescalable: bool) -> None:
     if slots_of(graph) > MAX_SLOTS:
         for node in graph.nodes:
             node.chaining = ""
+    for node in graph.nodes:
+        # The mark of an end has no event time, so windows of event time refuse it.
+        if node.kind == "timed" and rng.random() < 0.6 and not graph.has_ends_before(node.uid):
+            node.windows = rng.choice(list(WINDOWS))
+            if slots_of(graph) > MAX_SLOTS:
+                node.windows = ""
 
 
 def _has_one_width(node: Node, parent: Node, rescalable: bool) -> bool:
@@ -386,9 +409,22 @@ def _add(graph: Graph, env: tg.StreamEnvironment, streams: dict[Ref, tg.DataStre
     streams[node.uid, ""] = out
     if node.has_side:
         streams[node.uid, SIDE] = out.side_output(tg.OutputTag(SIDE, RECORD if node.typed else None))
+    if node.windows:
+        _counted_in_windows(inputs[0], node).sink_to(
+            FusedSink(f"{prefix}{node.uid}-windows-counts"), uid=f"{node.uid}-windows-counts", parallelism=1
+        )
     if node.counts:
         counts = out.side_output(tg.OutputTag(COUNTS, COUNT if node.typed else None))
         counts.sink_to(FusedSink(f"{prefix}{node.uid}-counts"), uid=f"{node.uid}-counts", parallelism=1)
+
+
+def _counted_in_windows(stream: tg.DataStream, node: Node) -> tg.DataStream:
+    """Over columns, where there are some; else record by record."""
+    windows = _keyed(stream, node).window(WINDOWS[node.windows]())
+    options: dict[str, Any] = {"uid": f"{node.uid}-windows", "parallelism": None if node.follows else node.parallelism}
+    if not stream.type.typed or node.key == "mixed":
+        return windows.process(CountedWindow(), returns=COUNT, **options)
+    return windows.aggregate(n=tg.count(), highest=tg.max("f1"), **options).map(counted_window, returns=COUNT)
 
 
 def _input(streams: dict[Ref, tg.DataStream], given: Input) -> tg.DataStream:
@@ -450,6 +486,7 @@ def keeps_order(graph: Graph, node: Node) -> bool:
 class Answer:
     rows: dict[str, Counter[Identity]]  #: by uid of the sink
     counts: dict[str, Counter[tuple[str, int]]]  #: by uid of the keyed operator
+    windows: dict[str, Counter[tuple[str, int]]] = field(default_factory=dict)  #: by uid of the operator beside them
 
 
 def answer_of(graph: Graph) -> Answer:
@@ -490,6 +527,8 @@ def answer_of(graph: Graph) -> Answer:
             main += [(-1, subtask, f"end of {node.uid}", None) for subtask in range(node.parallelism)]
         streams[node.uid, ""] = main
         streams[node.uid, SIDE] = side
+        if node.windows:
+            answer.windows[node.uid] = windows_of(node, applied)
         if node.kind == "sink":
             answer.rows[node.uid] = Counter(row[:3] for row in main)
         elif node.kind == "timed":
@@ -499,6 +538,31 @@ def answer_of(graph: Graph) -> Answer:
             sizes = Counter(repr(KEYS[node.key](row)) for row in applied)
             answer.counts[node.uid] = Counter((key, n) for key, size in sizes.items() for n in range(1, size + 1))
     return answer
+
+
+def windows_of(node: Node, rows: list[Stamped]) -> Counter[tuple[str, int]]:
+    """How many records each window of each key has."""
+    assigner = WINDOWS[node.windows]()
+    stamps: dict[str, list[int]] = defaultdict(list)
+    for row in rows:
+        assert row[3] is not None
+        stamps[repr(KEYS[node.key](row))].append(row[3])
+    found: Counter[tuple[str, int, int]] = Counter()
+    for key, mine in stamps.items():
+        session: list[int] = []
+        for stamp in sorted(mine):
+            for window in assigner.assign_windows(None, stamp):
+                if not assigner.merges:
+                    found[key, window.start, window.end] += 1
+                elif session and window.start <= session[1]:
+                    session[1:] = [window.end, session[2] + 1]
+                else:
+                    if session:
+                        found[key, session[0], session[1]] += session[2]
+                    session = [window.start, window.end, 1]
+        if session:
+            found[key, session[0], session[1]] += session[2]
+    return Counter({(f"{key} {start} {end}", count): 1 for (key, start, end), count in found.items()})
 
 
 def window_end(stamp: int) -> int:
@@ -517,6 +581,10 @@ def differences(graph: Graph, prefix: str = "") -> list[str]:
         if graph.has_late_records and graph.has_before(uid, "timed"):
             continue  # what is late is counted in a window of its own, and its key may be its path
         found += _compared(f"{uid}-counts", Counter(map(tuple, ledger(f"{prefix}{uid}-counts").rows())), counts)
+    for uid, windows in answer.windows.items():
+        if not graph.has_late_records:  # of which some are in no window
+            rows = ledger(f"{prefix}{uid}-windows-counts").rows()
+            found += _compared(f"{uid}-windows-counts", Counter(map(tuple, rows)), windows)
     return found
 
 

@@ -218,6 +218,26 @@ AT_ONCE = {
         "ProcessFunction, and "
         "stream.process(...)\n  in map (uid 'words~map'), subtask 0, at {here}",
     ),
+    "a window of event time on a stream without it": Mistake(
+        """
+        by_word = words.key_by(lambda word: word, key_type=str)
+        by_word.window(tg.TumblingEventTimeWindows("1s")).reduce(max, uid="longest").print()  # here
+        """,
+        "ContractError: TumblingEventTimeWindows('1s') is a window of event time, and the records of this stream have none: "
+        "call assign_timestamps_and_watermarks(...) before key_by, or take a window of processing time\n"
+        "  in window reduce (uid 'longest'), subtask 0, at {here}",
+    ),
+    "a trigger that gives no result": Mistake(
+        """
+        class Always(tg.Trigger):
+            def on_element(self, word, timestamp, window, ctx):
+                return True
+        by_word = words.key_by(lambda word: word, key_type=str)
+        by_word.window(tg.GlobalWindows()).trigger(Always()).reduce(max, uid="longest").print()  # here
+        """,
+        "ContractError: Always gave True: a trigger gives tg.TriggerResult.CONTINUE, FIRE, PURGE or FIRE_AND_PURGE\n"
+        "  in window reduce (uid 'longest'), subtask 0, at {here}",
+    ),
     "a list as a key": Mistake(
         """
         letters = words.key_by(lambda word: list(word))  # here
@@ -316,6 +336,16 @@ TWICE = {
         "state. Declare it "
         "on the class, and use it as self.name in process_element: there it is the state of the current key\n"
         "  in Count (uid 'count'), subtask 0, at {here}",
+    ),
+    "a trigger that raises": Mistake(
+        """
+        class Parsed(tg.Trigger):
+            def on_element(self, word, timestamp, window, ctx):
+                return int(word)  # here
+        by_word = words.key_by(lambda word: word, key_type=str)
+        by_word.window(tg.GlobalWindows()).trigger(Parsed()).reduce(max, uid="longest").print()
+        """,
+        "ValueError: invalid literal for int() with base 10: 'aa'\n  in window reduce (uid 'longest'), subtask 0, at {here}",
     ),
     "a function that raises": Mistake(
         """
@@ -420,6 +450,15 @@ def test_what_is_yielded_with_a_tag_goes_to_its_side_output(tmp_path: Path) -> N
 # -- before anything runs ------------------------------------------------------------------------------------------------
 
 BEFORE_SPARK = {
+    "a lateness that is negative": Mistake(
+        """
+        by_word = words.key_by(lambda word: word, key_type=str)
+        by_word.window(tg.TumblingEventTimeWindows("1s")).allowed_lateness("-5s")  # here
+        """,
+        "error: allowed_lateness: '-5s' is negative: a window cannot close before its end. Give \"0s\" or more."
+        "\n  at {here}\n"
+        '      by_word.window(tg.TumblingEventTimeWindows("1s")).allowed_lateness("-5s")  # here\n',
+    ),
     "state made in open": Mistake(
         """
         class Count(tg.KeyedProcessFunction):

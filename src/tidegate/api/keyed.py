@@ -19,6 +19,7 @@ from tidegate.api.transformable import returned_type
 from tidegate.errors import GraphError
 from tidegate.functions.class_form import FilterFunction, FlatMapFunction, MapFunction, ReduceFunction
 from tidegate.functions.process import KeyedBatchFunction, KeyedProcessFunction
+from tidegate.functions.windows import CountWindows
 from tidegate.graph import specs
 from tidegate.state.canonical_rows import column_type
 from tidegate.state.declarations import declared_states
@@ -27,6 +28,8 @@ from tidegate.types import Pickled, RecordType, record_type
 
 if TYPE_CHECKING:
     from tidegate.api.streams import DataStream
+    from tidegate.api.windowed import WindowedStream
+    from tidegate.functions.windows import WindowAssigner
 
 FieldName = Union[str, int]
 K = TypeVar("K", default=Any)  #: of the keys
@@ -274,6 +277,29 @@ class KeyedStream(AsyncTransformable, Generic[K, T]):
         [('tea', 3, 'ann'), ('tea', 3, 'ann')]
         """
         return self._extreme(field, "max_by", op.gt, Asked(uid, name, parallelism, max_parallelism))
+
+    # -- windows ----------------------------------------------------------------------------------------------------
+
+    def window(self, assigner: WindowAssigner) -> WindowedStream[K, T]:
+        """The records of each key in windows: of time, of sessions, of so many records.
+
+        >>> sales = env.from_collection([("tea", 3), ("tea", 4), ("tea", 5)], type=tuple[str, int])
+        >>> pairs = sales.key_by(0).window(tg.CountWindows(2))
+        >>> list(pairs.reduce(lambda a, b: (a[0], a[1] + b[1])).execute_and_collect())
+        [('tea', 7)]
+        """
+        from tidegate.api.windowed import WindowedStream, WindowOptions
+
+        return WindowedStream(self, WindowOptions(assigner))
+
+    def count_window(self, size: int, slide: int | None = None) -> WindowedStream[K, T]:
+        """`window(tg.CountWindows(size, slide))`.
+
+        >>> numbers = env.from_sequence(1, 5).key_by(lambda n: "all", key_type=str)
+        >>> list(numbers.count_window(3, 2).reduce(lambda a, b: a + b).execute_and_collect())
+        [3, 9]
+        """
+        return self.window(CountWindows(size, slide))
 
     # -- two streams ------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Union, overload
 import pyarrow as pa
 from typing_extensions import TypeVar
 
+from tidegate.api.all_windows import AllWindows
 from tidegate.api.asynchronous import AsyncTransformable
 from tidegate.api.building import Asked, EdgePlan, StreamInput, add_operator, declared_type, named, need_instance
 from tidegate.api.collected import CollectedRows
@@ -42,7 +43,7 @@ K = TypeVar("K")
 U = TypeVar("U")
 
 
-class DataStream(OperatorOptions, AsyncTransformable, Generic[T]):
+class DataStream(OperatorOptions, AsyncTransformable, AllWindows, Generic[T]):
     """Records of one output, or of several (union), each with the way its records reach the next operator.
 
     `uid`, `name` and `parallelism` of each method say of the new operator what `.uid()`, `.name()` and `.set_parallelism()`

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from tidegate.errors import ConfigurationError
 from tidegate.functions.process import has_timers
 from tidegate.graph.plan import JobPlan, PlannedOperator
-from tidegate.graph.specs import keys_of, user_function_of
+from tidegate.graph.specs import WindowSpec, keys_of, user_function_of
 from tidegate.ids import EVENT_TIMERS, PROCESSING_TIMERS
 from tidegate.state.canonical_rows import key_type_named
 from tidegate.state.declarations import Declaration, MapState, declared_states
@@ -205,7 +205,8 @@ def _not_declared(info: OperatorInfo, name: str, state: StateInfo, allowed: bool
 def _timers(
     operator: PlannedOperator, info: OperatorInfo, with_rows: set[str], how: Verdict, change: str, allowed: bool
 ) -> Iterator[Finding]:
-    fires = has_timers(user_function_of(operator.operator.spec))
+    spec = operator.operator.spec
+    fires = isinstance(spec, WindowSpec) or has_timers(user_function_of(spec))
     for name in _TIMERS:
         if name in with_rows and fires:
             yield Finding(info.uid, operator.operator.name, name, how, change)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from tidegate.graph.logical import MAIN_OUTPUT, Operator, Partitioning
 from tidegate.graph.plan import Chain, JobPlan, PlannedEdge, PlannedOperator
-from tidegate.graph.specs import SinkSpec, SourceSpec, keys_of
+from tidegate.graph.specs import LocalSlicesSpec, SinkSpec, SourceSpec, keys_of
 from tidegate.ids import OperatorUid
 from tidegate.types import RecordType
 
@@ -62,6 +62,9 @@ def _description(planned: PlannedOperator) -> str:
             parts.append("bounded source" if source.bounded else "unbounded source")
             if not source.replayable:
                 parts.append("NOT REPLAYABLE")
+        case LocalSlicesSpec(windows):
+            slice_ms = getattr(windows.assigner, "slice_ms", None)
+            parts.append(f"combines the records of a key and a slice of {slice_ms} ms where that pays")
     if keys_of(planned.operator.spec):
         parts.append(f"keyed, max parallelism {planned.max_parallelism}")
     for tag, type in planned.operator.outputs.items():

@@ -17,12 +17,15 @@ from tidegate.functions.failed_records import DEAD_LETTERS, OnError
 from tidegate.graph.specs import (
     AsyncSpec,
     BroadcastProcessSpec,
+    ColumnWindowSpec,
     KeyedBatchSpec,
     KeyedJoinSpec,
     KeyedProcessSpec,
+    LocalSlicesSpec,
     SinkSpec,
     SourceSpec,
     Spec,
+    WindowSpec,
     user_function_of,
 )
 from tidegate.ids import OperatorUid
@@ -100,9 +103,15 @@ class Edge:
 def needs_uid(spec: Spec) -> bool:
     """Whoever has something in a checkpoint must be found again by name."""
     if isinstance(
-        spec, (SourceSpec, SinkSpec, KeyedProcessSpec, KeyedBatchSpec, BroadcastProcessSpec, AsyncSpec, KeyedJoinSpec)
+        spec,
+        (
+            *(SourceSpec, SinkSpec, KeyedProcessSpec, KeyedBatchSpec, BroadcastProcessSpec, AsyncSpec, KeyedJoinSpec),
+            *(WindowSpec, ColumnWindowSpec),
+        ),
     ):
         return True
+    if isinstance(spec, LocalSlicesSpec):
+        return False
     function = user_function_of(spec)
     return isinstance(function, CheckpointedFunction) or bool(declared_states(function))
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from tidegate.errors import ConfigurationError, GraphError
 from tidegate.graph.logical import Chaining, Edge, LogicalGraph, Operator, Partitioning
+from tidegate.graph.pre_aggregation import with_local_slices
 from tidegate.graph.specs import keys_of
 from tidegate.ids import EdgeIndex, OperatorUid, SlotId
 from tidegate.state.key_groups import default_max_parallelism
@@ -172,6 +173,10 @@ def plan_job(
     graph.validate()
     given = rescaled or {}
     parallelism = {uid: given.get(uid) or op.parallelism or default_parallelism for uid, op in graph.operators.items()}
+    graph = with_local_slices(graph, parallelism)
+    parallelism |= {
+        uid: op.parallelism for uid, op in graph.operators.items() if op.parallelism and uid not in parallelism
+    }
     edges = [_effective(edge, graph, parallelism) for edge in graph.edges]
     chain_of = _chains(graph, edges, parallelism)
     layer_of = _layers(graph, edges, chain_of)

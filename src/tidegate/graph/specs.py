@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Union
 if TYPE_CHECKING:
     from tidegate.connectors.contract import Sink, Source
     from tidegate.functions.asynchronous import AsyncCalls
+    from tidegate.functions.column_windows import ColumnWindows
     from tidegate.functions.joins import KeyedJoin
     from tidegate.functions.process import (
         BroadcastProcessFunction,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         ProcessFunction,
     )
     from tidegate.functions.watermarks import WatermarkStrategy
+    from tidegate.functions.windowed import Windowed
     from tidegate.state.key_selector import KeySelector
     from tidegate.types import RecordType
 
@@ -109,6 +111,30 @@ class AsyncSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowSpec:
+    """Windows of a keyed stream, record by record."""
+
+    function: Windowed
+    key: KeySelector
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnWindowSpec:
+    """Windows of a keyed stream over its columns."""
+
+    function: ColumnWindows
+    key: KeySelector
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSlicesSpec:
+    """What windows over columns work out before the shuffle. Nobody writes it: see graph/pre_aggregation.py."""
+
+    function: ColumnWindows
+    key: KeySelector
+
+
+@dataclass(frozen=True, slots=True)
 class AssignTimestampsSpec:
     """Event time from here on."""
 
@@ -133,6 +159,9 @@ Spec = Union[
     BroadcastProcessSpec,
     AsyncSpec,
     KeyedJoinSpec,
+    WindowSpec,
+    ColumnWindowSpec,
+    LocalSlicesSpec,
     AssignTimestampsSpec,
     SinkSpec,
 ]
@@ -154,7 +183,7 @@ def user_function_of(spec: Spec) -> Any:
 def keys_of(spec: Spec) -> tuple[KeySelector, ...]:
     """The key of each input, () where the operator is not keyed."""
     match spec:
-        case KeyedProcessSpec(_, key) | KeyedBatchSpec(_, key):
+        case KeyedProcessSpec(_, key) | KeyedBatchSpec(_, key) | WindowSpec(_, key) | ColumnWindowSpec(_, key):
             return (key,)
         case CoProcessSpec(_, keys) if keys is not None:
             return keys
@@ -175,6 +204,8 @@ _METHODS: dict[type, str] = {
     KeyedBatchSpec: "process_batches",
     AsyncSpec: "async_map",
     KeyedJoinSpec: "join",
+    WindowSpec: "window",
+    ColumnWindowSpec: "window",
 }
 
 

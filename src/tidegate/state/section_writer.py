@@ -99,6 +99,23 @@ class SectionWriter:
         filed = self._file(keys)
         self._add(filed, self._batch(filed, [values, pa.nulls(len(values))]))
 
+    def add_columns(
+        self,
+        keys: pa.Array,
+        hashes: np.ndarray[Any, Any],
+        encoded: pa.Array,
+        namespaces: pa.Array,
+        values: pa.Array,
+    ) -> None:
+        """Rows that are columns already, with the hashes and the canonical bytes of their keys; `keys` is for messages."""
+        groups = key_groups_of(hashes, self._max_parallelism)
+        self._refuse_foreign(groups, lambda place: keys[place].as_py())
+        filed = _Filed([], groups, encoded, namespaces)
+        for start in range(0, len(groups), BLOCK_ROWS):
+            part = filed.part(slice(start, start + BLOCK_ROWS))
+            rows = values.slice(start, BLOCK_ROWS)
+            self._add(part, self._batch(part, [rows, pa.nulls(len(rows))]))
+
     def add_lists(self, keys: list[Any], lists: list[list[Any]]) -> None:
         if self._timed:
             now = self.now_ms
@@ -171,10 +188,20 @@ class SectionWriter:
             keys, namespaces = table_keys, None
             hashes, encoded = hash_int64s(keys), encode_int64s(keys)
         groups = key_groups_of(hashes, self._max_parallelism)
+        self._refuse_foreign(
+            groups, lambda at: self._key_type.denormalise(keys[at]) if isinstance(keys, list) else int(keys[at])
+        )
+        if namespaces is None:
+            namespace = pa.repeat(pa.scalar(b"", pa.binary()), len(keys))
+        else:
+            namespace = pa.array(namespaces, pa.binary())
+        return _Filed(keys, groups, encoded, namespace)
+
+    def _refuse_foreign(self, groups: np.ndarray[Any, Any], key_at: Callable[[int], Any]) -> None:
+        """:raises ProtocolViolation: for a key of another subtask's key group."""
         foreign = np.flatnonzero((groups < self._own.start) | (groups >= self._own.stop))
         if len(foreign):
-            of, group = keys[foreign[0]], int(groups[foreign[0]])
-            key = self._key_type.denormalise(of) if isinstance(keys, list) else int(of)
+            key, group = key_at(int(foreign[0])), int(groups[foreign[0]])
             raise ProtocolViolation(
                 f"state {self._declaration.name!r} holds the key {key!r} of key group {group}, but this subtask owns "
                 f"the key groups {self._own.start} to {self._own.stop - 1}: a record was routed under another key than "
@@ -183,11 +210,6 @@ class SectionWriter:
                 state=self._declaration.name,
                 key_group=group,
             )
-        if namespaces is None:
-            namespace = pa.repeat(pa.scalar(b"", pa.binary()), len(keys))
-        else:
-            namespace = pa.array(namespaces, pa.binary())
-        return _Filed(keys, groups, encoded, namespace)
 
     def _column(
         self, data_type: DataType, values: list[Any], owners: KeyColumn | _Repeated, first_owner: int = 0

@@ -69,7 +69,7 @@ class SectionReader:
 
     def keys(self, rows: pa.RecordBatch) -> list[Any]:
         """As tables have them: normalised, with their namespace."""
-        keys = self._bare_keys(rows)
+        keys = self.bare_keys(rows)
         if "namespace" in rows.schema.names:
             column = rows.column("namespace")
             if pc.max(pc.binary_length(column)).as_py():
@@ -144,7 +144,7 @@ class SectionReader:
         return keys if canonical is None else list(map(canonical, keys))
 
     def only(self, rows: pa.RecordBatch, key_groups: range, max_parallelism: int) -> pa.RecordBatch:
-        groups = key_groups_of(self._key_type.hash_many(self._bare_keys(rows)), max_parallelism)
+        groups = key_groups_of(self._key_type.hash_many(self.bare_keys(rows)), max_parallelism)
         return rows.filter(pa.array((groups >= key_groups.start) & (groups < key_groups.stop)))
 
     def _read(self, rows: pa.RecordBatch, name: str, data_type: DataType) -> list[Any]:
@@ -160,7 +160,8 @@ class SectionReader:
                 state=self._declaration.name,
             ) from error
 
-    def _bare_keys(self, rows: pa.RecordBatch) -> list[Any]:
+    def bare_keys(self, rows: pa.RecordBatch) -> list[Any]:
+        """Normalised, without their namespace."""
         column = self._stored(rows, "key")
         ints = decode_int64s(column) if self._key_type.name in _MAY_BE_INTS else None
         return self._key_type.decode_many(column) if ints is None else ints.tolist()

@@ -158,6 +158,11 @@ def moment_bytes(timestamp: int) -> bytes:
     return (timestamp - INT64_MIN).to_bytes(MOMENT_BYTES, "big")
 
 
+def moment(encoded: bytes) -> int:
+    """The way back."""
+    return int.from_bytes(encoded, "big") + INT64_MIN
+
+
 def filed_namespace(timer: Timer) -> bytes:
     """The namespace that a timer is filed under."""
     return moment_bytes(timer.timestamp) + timer.namespace
@@ -165,8 +170,7 @@ def filed_namespace(timer: Timer) -> bytes:
 
 def timer_filed_under(key: Any, namespace: bytes) -> Timer:
     """The way back."""
-    timestamp = int.from_bytes(namespace[:MOMENT_BYTES], "big") + INT64_MIN
-    return Timer(timestamp, key, namespace[MOMENT_BYTES:])
+    return Timer(moment(namespace[:MOMENT_BYTES]), key, namespace[MOMENT_BYTES:])
 
 
 def timers_in_lists(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -37,7 +37,6 @@ from tidegate.state.backend import KeyedStateBackend
 from tidegate.state.backends import BackendSettings, StateBackends
 from tidegate.state.broadcast import broadcast_states
 from tidegate.state.declarations import declared_states
-from tidegate.state.handles import ListHandle, MapHandle
 from tidegate.storage.memory_store import MemoryStore
 from tidegate.storage.metadata import FileRef
 from tidegate.storage.snapshot_file import SnapshotFileWriter
@@ -50,10 +49,12 @@ from tidegate.task.operators.build import OperatorContext, build_operator
 from tidegate.task.operators.first_rows import CHECKED_ROWS
 from tidegate.task.operators.process import KeyedProcessOperator
 from tidegate.task.operators.timers import Time
+from tidegate.task.operators.windows import WindowOperator
 from tidegate.task.processing_time import ProcessingTime
 from tidegate.task.restore import open_operators, restore_state
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.one_operator import JOB, UID, Asked, OneOperator, plan_operator
+from tidegate.testing.plain_state import plain_state
 from tidegate.testing.stepped_loop import SteppedCalls
 from tidegate.types.pickled import pickled
 from tidegate.wire.control import Start, SubtaskRestore
@@ -211,7 +212,7 @@ class FunctionHarness:
         try:
             for name in declared_states(function):
                 if normalised in set(backend.keys(name)):
-                    found[name] = _plain(function.__dict__[name])
+                    found[name] = plain_state(function.__dict__[name])
         finally:
             backend.clear_current_key()
         return found
@@ -292,12 +293,17 @@ class FunctionHarness:
 
     @property
     def _timers(self) -> Any:
-        return self._operator._timers if isinstance(self._operator, KeyedProcessOperator) else None
+        operator = self._operator
+        return operator._timers if isinstance(operator, (KeyedProcessOperator, WindowOperator)) else None
 
     def _next_due_s(self) -> float | None:
         """A timer's time, or when a call that sleeps continues."""
-        timer, call = self.next_processing_timer, self._calls.next_due()
-        return min((at for at in (None if timer is None else timer / 1000, call) if at is not None), default=None)
+        if isinstance(self._operator, KeyedProcessOperator):
+            timer = self.next_processing_timer
+            due = None if timer is None else timer / 1000
+        else:
+            due = self._chain.next_time()
+        return min((at for at in (due, self._calls.next_due()) if at is not None), default=None)
 
     def _answer(self) -> None:
         """What calls have brought back by now leaves."""
@@ -400,7 +406,8 @@ def harness(
     restored: HarnessSnapshot | None = None,
 ) -> FunctionHarness:
     """A harness for `function`, opened: an instance of any function class, or a plain function with `via="map"` (or
-    "flat_map", "filter", "map_batches", "reduce").
+    "flat_map", "filter", "map_batches", "reduce"). With `via="window"`, a function of the keyed stream that gives the results
+    of its windows: `harness(lambda keyed: keyed.window(...).reduce(...), via="window", key_by=...)`.
 
     :param key_by: as the stream's key_by takes it, a function or a column; several columns as a list. The second input of a
         KeyedCoProcessFunction has the same key, unless `second_key_by` says another.
@@ -443,16 +450,6 @@ def _as_the_user_sees_it(call: Callable[[], T]) -> T:
     except OperatorFailed as error:
         failed = error
     raise failed.cause
-
-
-def _plain(handle: Any) -> Any:
-    match handle:
-        case MapHandle():
-            return dict(handle.items())
-        case ListHandle():
-            return list(handle.get())
-        case _:
-            return handle.get()
 
 
 def _no_driver(uid: str, subtask: int, topic: str, payload: bytes) -> None:

@@ -14,6 +14,7 @@ from tidegate.api.aggregates import AggregateFunction
 from tidegate.api.connected import ConnectedStreams
 from tidegate.api.environment import StreamEnvironment
 from tidegate.api.keyed import KeyedStream
+from tidegate.api.results import WindowResults
 from tidegate.api.streams import DataStream
 from tidegate.errors import ConfigurationError
 from tidegate.functions.asynchronous import AsyncFunction
@@ -36,6 +37,7 @@ from tidegate.functions.process import (
     ProcessFunction,
 )
 from tidegate.graph.plan import PlannedOperator, plan_job
+from tidegate.graph.specs import ColumnWindowSpec
 from tidegate.types import RecordType
 
 UID = "function"  #: of the operator under test
@@ -79,7 +81,8 @@ def plan_operator(asked: Asked) -> OneOperator:
     has_two_inputs = isinstance(asked.function, (CoProcessFunction, BroadcastProcessFunction))
     out = _two_inputs(asked, first, second) if has_two_inputs else _one_input(asked, first)
     for tag in asked.side_outputs:
-        out.side_output(tag)
+        if not (isinstance(out, WindowResults) and tag.name == out.late_tag.name):
+            out.side_output(tag)
     out.collect(uid="out")
     if not has_two_inputs:
         second.collect(uid="unused")
@@ -110,6 +113,8 @@ def _one_input(asked: Asked, stream: DataStream[Any]) -> DataStream[Any]:
             return _called(asked, stream, "filter")
         case ProcessFunction():
             return stream.process(function, returns=asked.returns, uid=UID, **asked.options)
+    if asked.via == "window":
+        return _windowed(asked, stream)
     if asked.via is None:
         raise ConfigurationError(
             f"harness({_named(function)}): say which call puts it into a stream, one of "
@@ -117,6 +122,22 @@ def _one_input(asked: Asked, stream: DataStream[Any]) -> DataStream[Any]:
             "Functions of a class of tidegate's, as tg.KeyedProcessFunction, need no via=; they are given as an instance."
         )
     return _called(asked, stream, asked.via)
+
+
+def _windowed(asked: Asked, stream: DataStream[Any]) -> DataStream[Any]:
+    """`asked.function` is given the keyed stream, and gives the results of its windows."""
+    results = asked.function(stream if asked.key_by is None else _keyed(asked, stream))
+    if not isinstance(results, WindowResults):
+        raise ConfigurationError(
+            'harness(via="window") takes a function of the keyed stream that gives the results of its windows: '
+            'harness(lambda keyed: keyed.window(...).reduce(...), via="window", key_by=...)'
+        )
+    if results.late_tag.name in {tag.name for tag in asked.side_outputs}:
+        results.late()
+    for operator in stream._env._graph.operators.values():
+        if isinstance(operator.spec, ColumnWindowSpec):
+            operator.spec.function.combines_before = False  # the harness is the operator after the shuffle alone
+    return results.uid(UID)
 
 
 def _called(asked: Asked, stream: DataStream[Any], via: str) -> DataStream[Any]:

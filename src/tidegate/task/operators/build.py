@@ -21,12 +21,15 @@ from tidegate.task.operators import broadcast, failing, process, stateless
 from tidegate.task.operators.async_calls import AsyncOperator
 from tidegate.task.operators.async_state import InFlightStore, KeyedInFlightStore
 from tidegate.task.operators.base import RunningOperator
+from tidegate.task.operators.building_windows import column_windows
 from tidegate.task.operators.first_rows import CHECKED_ROWS
 from tidegate.task.operators.keyed_join import KeyedJoinOperator
+from tidegate.task.operators.local_slices import LocalSlicesOperator
 from tidegate.task.operators.sink import SinkOperator
 from tidegate.task.operators.source import SourceOperator
 from tidegate.task.operators.timers import Time
 from tidegate.task.operators.timestamps import TimestampOperator
+from tidegate.task.operators.windows import WindowOperator
 from tidegate.task.program import SlotProgram
 from tidegate.types import UNTYPED, RecordType
 from tidegate.wire.control import ToDriver
@@ -145,6 +148,15 @@ def _built(
             return AsyncOperator(planned, subtask, calls, taken, store, context)
         case specs.KeyedJoinSpec(_, keys):
             return KeyedJoinOperator(planned, subtask, spec, _backend(planned, subtask, keys[0], context))
+        case specs.WindowSpec(windowed, key):
+            backend = _backend(planned, subtask, key, context)
+            records = input_type or UNTYPED
+            return WindowOperator(planned, subtask, context.job, windowed, backend, key, records, context.time)
+        case specs.ColumnWindowSpec(windows, key):
+            own = key_group_range(subtask, planned.parallelism, planned.max_parallelism)
+            return column_windows(planned, subtask, windows, own, key, input_type or UNTYPED, context.time)
+        case specs.LocalSlicesSpec(windows, key):
+            return LocalSlicesOperator(planned, subtask, windows, key, context.time)
         case specs.AssignTimestampsSpec(strategy):
             return TimestampOperator(planned, subtask, strategy, context.time)
         case specs.SinkSpec(sink):

@@ -64,15 +64,16 @@ class FunctionOperator(RunningOperator):
             bind_states(function, backend, self.columnar)
 
     def open(self, restore: SubtaskRestore | None) -> None:
-        self._context = Context(
-            self._job, self.uid, self.name, self.subtask, self.parallelism, restored=restore is not None
-        )
+        self._context = self._new_context(restore)
         self._context._emit_side = self._collect_side
         self.user_metrics = self._context._metrics
         self._context.current_watermark = self.watermark
         super().open(restore)
         self._function.open(self._context)
         check_own_states(self._function, "open")
+
+    def _new_context(self, restore: SubtaskRestore | None) -> Context:
+        return Context(self._job, self.uid, self.name, self.subtask, self.parallelism, restored=restore is not None)
 
     def on_watermark(self, watermark: int) -> None:
         self._context.current_watermark = watermark

@@ -1,0 +1,339 @@
+"""Windowed streams: what is made of a key's records in each run of time. Driver only; builds the logical graph."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, overload
+
+import pyarrow as pa
+from typing_extensions import TypeVar
+
+from tidegate.api.aggregates import AggregateFunction
+from tidegate.api.building import Asked, add_operator, declared_type, need_instance
+from tidegate.api.results import WindowResults
+from tidegate.api.transformable import returned_type
+from tidegate.durations import Duration, seconds
+from tidegate.errors import ConfigurationError, GraphError
+from tidegate.functions.checkpointed import CheckpointedFunction
+from tidegate.functions.class_form import ReduceFunction
+from tidegate.functions.column_aggregates import ColumnAggregate
+from tidegate.functions.column_windows import declare_columns
+from tidegate.functions.evictors import Evictor
+from tidegate.functions.process import OutputTag
+from tidegate.functions.triggers import Trigger
+from tidegate.functions.window_functions import ProcessWindowFunction, WindowBatchFunction
+from tidegate.functions.windowed import WindowFunction, declare
+from tidegate.functions.windows import AlignedWindows, EventTimeSessionWindows, WindowAssigner
+from tidegate.graph import specs
+from tidegate.graph.logical import MAIN_OUTPUT
+from tidegate.state.canonical_rows import column_type
+from tidegate.state.declarations import AggregatingState, Declaration, ListState, ReducingState
+from tidegate.state.keys import TupleKey
+from tidegate.types import Pickled, RecordType, record_type
+
+if TYPE_CHECKING:
+    from tidegate.api.keyed import KeyedStream
+    from tidegate.state.key_selector import KeySelector
+
+K = TypeVar("K", default=Any)  #: of the keys
+T = TypeVar("T", default=Any)  #: of the records
+LATE = OutputTag("late")
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOptions:
+    """What the user has said of the windows so far."""
+
+    assigner: WindowAssigner
+    trigger: Trigger | None = None
+    evictor: Evictor | None = None
+    lateness_ms: int = 0
+    late: OutputTag = LATE
+    is_of_all: bool = False  #: there is no key, and one subtask
+
+    def place(self, asked: Asked) -> Asked:
+        """Where the operator runs."""
+        return replace(asked, parallelism=1, max_parallelism=1) if self.is_of_all else asked
+
+
+class WindowedStream(Generic[K, T]):
+    """The windows of a keyed stream. `reduce`, `aggregate`, `process` or `process_batches` says what becomes of them."""
+
+    def __init__(self, keyed: KeyedStream[K, T], options: WindowOptions) -> None:
+        need_instance(options.assigner, WindowAssigner, "window")
+        self._keyed = keyed
+        self._options = options
+
+    # -- when they fire ----------------------------------------------------------------------------------------------
+
+    def trigger(self, trigger: Trigger) -> WindowedStream[K, T]:
+        """When windows fire, if not once at their end.
+
+        >>> clicks = env.from_collection(["a", "a", "a"]).key_by(lambda page: page, key_type=str)
+        >>> pairs = clicks.window(tg.GlobalWindows()).trigger(tg.CountTrigger(2).purging())
+        >>> list(pairs.reduce(lambda a, b: a + b).execute_and_collect())
+        ['aa']
+        """
+        need_instance(trigger, Trigger, "trigger")
+        if self._options.assigner.merges and not trigger.can_merge:
+            raise ConfigurationError(
+                f"{trigger!r} cannot be used with sessions, whose windows merge: it must define on_merge(self, window, ctx)"
+            )
+        return self._with(trigger=trigger)
+
+    def evictor(self, evictor: Evictor) -> WindowedStream[K, T]:
+        """What is taken out of a window when it fires. The window then keeps its records, also for a reduce."""
+        need_instance(evictor, Evictor, "evictor")
+        return self._with(evictor=evictor)
+
+    def allowed_lateness(self, lateness: Duration) -> WindowedStream[K, T]:
+        """For so long after its end a window stays, and fires again for each record that still comes.
+
+        :raises ConfigurationError: for windows that are not of event time.
+        """
+        if not self._options.assigner.is_event_time:
+            raise ConfigurationError(
+                f"allowed_lateness: {self._options.assigner!r} goes by the clock, and by the clock no record is late"
+            )
+        if isinstance(lateness, str) and lateness.strip().startswith("-"):
+            raise ConfigurationError(
+                f'allowed_lateness: {lateness!r} is negative: a window cannot close before its end. Give "0s" or more.'
+            )
+        return self._with(lateness_ms=int(seconds(lateness, "allowed_lateness") * 1000))
+
+    def side_output_late_data(self, tag: OutputTag) -> WindowedStream[K, T]:
+        """PyFlink's way to name the stream of late records: it is read by `side_output(tag)` of the result.
+        `late()` needs no tag."""
+        return self._with(late=tag)
+
+    def _with(self, **changes: Any) -> WindowedStream[K, T]:
+        return WindowedStream(self._keyed, replace(self._options, **changes))
+
+    # -- what becomes of them ----------------------------------------------------------------------------------------
+
+    def reduce(
+        self, function: Callable[[Any, Any], Any] | ReduceFunction[Any],
+        window_function: ProcessWindowFunction[Any, Any] | None = None, output_type: Any = None, *,
+        uid: str | None = None, returns: Any = None, name: str | None = None, parallelism: int | None = None,
+        max_parallelism: int | None = None,
+    ) -> WindowResults[Any]:  # fmt: skip
+        """Two records become one, until one is left of each key's window. Only that one is kept.
+
+        With a `window_function`, that one is handed to it: `tg.WithWindow()` puts the window and the key beside it.
+
+        `SELECT key, window_start, window_end, list_reduce(list(price), lambda a, b: a + b) FROM windowed GROUP BY ALL`
+        """
+        combine = function.reduce if isinstance(function, ReduceFunction) else function
+        folded = ReducingState(self._value_type(), combine)
+        out = self._keyed._stream._type if window_function is None else None
+
+        def fold(rows: list[Any]) -> Any:
+            return functools.reduce(combine, rows)
+
+        asked = Asked(uid, name, parallelism, max_parallelism)
+        return self._folded(folded, fold, window_function, declared_type(returns, output_type), out, "reduce", asked)
+
+    def process(
+        self, function: ProcessWindowFunction[Any, Any], output_type: Any = None, *, uid: str | None = None,
+        returns: Any = None, name: str | None = None, parallelism: int | None = None,
+        max_parallelism: int | None = None,
+    ) -> WindowResults[Any]:  # fmt: skip
+        """All records of a key's window at once. They are kept until the window closes.
+
+        `SELECT key, window_start, window_end, list(price ORDER BY price) FROM windowed GROUP BY ALL`
+        """
+        self._check(function, ProcessWindowFunction, "process on windows")
+        out = returned_type(declared_type(returns, output_type), function.process, True)
+        asked = Asked(uid, name, parallelism, max_parallelism)
+        return self._windowed(ListState(self._value_type()), function, None, out, type(function).__name__, asked)
+
+    def process_batches(
+        self, function: WindowBatchFunction[Any], output_type: Any = None, *, uid: str | None = None,
+        returns: Any = None, name: str | None = None, parallelism: int | None = None,
+        max_parallelism: int | None = None,
+    ) -> WindowResults[Any]:  # fmt: skip
+        """All windows that fire together, of all keys, as one Arrow batch.
+
+        `SELECT window_start, window_end, key, price, time FROM windowed`
+        """
+        self._check(function, WindowBatchFunction, "process_batches on windows")
+        self._keyed._stream._need_typed("process_batches")
+        out = record_type(declared_type(returns, output_type))
+        asked = Asked(uid, name, parallelism, max_parallelism)
+        return self._windowed(ListState(self._value_type()), function, None, out, type(function).__name__, asked)
+
+    @overload
+    def aggregate(
+        self, aggregate: AggregateFunction, window_function: ProcessWindowFunction[Any, Any] | None = ...,
+        output_type: Any = ..., *, uid: str | None = ..., returns: Any = ..., name: str | None = ...,
+        parallelism: int | None = ..., max_parallelism: int | None = ...,
+    ) -> WindowResults[Any]: ...  # fmt: skip
+    @overload
+    def aggregate(
+        self, *, uid: str | None = ..., name: str | None = ..., parallelism: int | None = ...,
+        max_parallelism: int | None = ..., **columns: ColumnAggregate,
+    ) -> WindowResults[dict[str, Any]]: ...  # fmt: skip
+
+    def aggregate(  # type: ignore[misc]  # a column may not be called `returns`
+        self, aggregate: AggregateFunction | None = None,
+        window_function: ProcessWindowFunction[Any, Any] | None = None, output_type: Any = None, *,
+        uid: str | None = None, returns: Any = None, name: str | None = None, parallelism: int | None = None,
+        max_parallelism: int | None = None, **columns: Any,
+    ) -> WindowResults[Any]:  # fmt: skip
+        """Columns, of a typed stream: `aggregate(n=tg.count(), total=tg.sum("price"))`. The results are dicts with the key,
+        `window_start`, `window_end` (ms), and a column for each aggregate.
+
+        `SELECT key, window_start, window_end, count(*) AS n, sum(price) AS total FROM windowed GROUP BY ALL`
+
+        >>> sales = env.from_collection([("tea", 3, 500), ("tea", 4, 700)], type=tuple[str, int, int])
+        >>> in_time = sales.assign_timestamps_and_watermarks(tg.WatermarkStrategy.monotonous(timestamp="f2"))
+        >>> seconds = in_time.key_by(0).window(tg.TumblingEventTimeWindows("1s"))
+        >>> list(seconds.aggregate(n=tg.count(), total=tg.sum("f1")).execute_and_collect())
+        [{'f0': 'tea', 'window_start': 0, 'window_end': 1000, 'n': 2, 'total': 7}]
+
+        Or an AggregateFunction of your own: only its accumulator is kept. For sessions it needs `merge(a, b)`.
+
+        `SELECT key, window_start, window_end, avg(price) FROM windowed GROUP BY ALL`
+        """
+        asked = Asked(uid, name, parallelism, max_parallelism)
+        declared = declared_type(returns, output_type)
+        if aggregate is None:
+            return self._over_columns(columns, asked)
+        if columns:
+            raise GraphError("aggregate takes an AggregateFunction, or aggregates of columns, not both")
+        need_instance(aggregate, AggregateFunction, "aggregate on windows")
+        own = aggregate
+        if self._options.assigner.merges and not hasattr(own, "merge"):
+            raise ConfigurationError(
+                f"windows that merge need to merge their results, but {type(own).__name__} has no merge. Define "
+                "merge(self, a, b), which returns one accumulator for both."
+            )
+        out = None if window_function is not None else returned_type(None, own.get_result, False)
+
+        def fold(rows: list[Any]) -> Any:
+            accumulator = own.create_accumulator()
+            for row in rows:
+                accumulator = own.add(row, accumulator)
+            return own.get_result(accumulator)
+
+        return self._folded(AggregatingState(own), fold, window_function, declared, out, "aggregate", asked)
+
+    def _over_columns(self, aggregates: dict[str, ColumnAggregate], asked: Asked) -> WindowResults[Any]:
+        options, stream, key = self._options, self._keyed._stream, self._keyed._key
+        stream._need_typed("aggregate with columns")
+        self._check_for_columns(aggregates)
+        key_names = [] if options.is_of_all else key_names_of(key)
+        column = column_type(key.key_type())
+        if column is None:
+            raise ConfigurationError(
+                "aggregate with columns needs a key of one type: say it in key_by(..., key_type=str)"
+            )
+        key_types = list(column.arrow) if len(key_names) > 1 else [column.arrow]
+        assert stream._type.schema is not None
+        windows = declare_columns(
+            assigner=options.assigner,
+            lateness_ms=options.lateness_ms,
+            late_tag=options.late.name,
+            keys={name: getattr(each, "type", each) for name, each in zip(key_names, key_types, strict=False)},
+            aggregates=aggregates,
+            types={field.name: field.type for field in stream._type.schema},
+        )
+        out = record_type(windows.out)
+        spec = specs.ColumnWindowSpec(windows, key)
+        uid = add_operator(
+            stream._env, spec, "window aggregate", {MAIN_OUTPUT: out}, options.place(asked), self._keyed._edges()
+        )
+        return WindowResults.of(stream._env, uid, out, options.late, stream._type)
+
+    def _check_for_columns(self, aggregates: dict[str, ColumnAggregate]) -> None:
+        options = self._options
+        if not aggregates:
+            raise GraphError(
+                'aggregate needs an AggregateFunction, or columns: aggregate(n=tg.count(), top=tg.max("price"))'
+            )
+        if not isinstance(options.assigner, (AlignedWindows, EventTimeSessionWindows)):
+            raise ConfigurationError(
+                f"aggregate with columns takes tumbling, sliding, cumulative and session windows, not {options.assigner!r}: "
+                "give an AggregateFunction, or use process_batches"
+            )
+        if options.trigger is not None or options.evictor is not None:
+            raise ConfigurationError(
+                "aggregate with columns puts windows out when they close: with a trigger or an evictor give an "
+                "AggregateFunction, or use process_batches"
+            )
+
+    # -- building ----------------------------------------------------------------------------------------------------
+
+    def _folded(
+        self,
+        state: Declaration,
+        fold: Callable[[list[Any]], Any],
+        window_function: ProcessWindowFunction[Any, Any] | None,
+        declared: Any,
+        out: RecordType | None,
+        name: str,
+        asked: Asked,
+    ) -> WindowResults[Any]:
+        """An evictor looks at single records, so with one the window keeps them, and they are folded when it fires."""
+        if window_function is not None:
+            self._check(window_function, ProcessWindowFunction, f"the window_function of {name}")
+            out = returned_type(declared, window_function.process, True)
+        elif declared is not None or out is None:
+            out = record_type(declared)
+        if self._evictor is None:
+            return self._windowed(state, window_function, None, out, name, asked)
+        return self._windowed(ListState(self._value_type()), window_function, fold, out, name, asked)
+
+    @property
+    def _evictor(self) -> Evictor | None:
+        return self._options.evictor or self._options.assigner.default_evictor()
+
+    def _windowed(
+        self,
+        contents: Declaration,
+        function: WindowFunction | None,
+        fold: Callable[[list[Any]], Any] | None,
+        out: RecordType,
+        name: str,
+        asked: Asked,
+    ) -> WindowResults[Any]:
+        options, keyed = self._options, self._keyed
+        windowed = declare(
+            contents,
+            assigner=options.assigner,
+            trigger=options.trigger or options.assigner.default_trigger(),
+            evictor=self._evictor,
+            lateness_ms=options.lateness_ms,
+            function=function,
+            fold=fold,
+            late_tag=options.late.name,
+        )
+        stream = keyed._stream
+        spec = specs.WindowSpec(windowed, keyed._key)
+        uid = add_operator(
+            stream._env, spec, f"window {name}", {MAIN_OUTPUT: out}, options.place(asked), keyed._edges()
+        )
+        return WindowResults.of(stream._env, uid, out, options.late, stream._type)
+
+    def _value_type(self) -> Any:
+        records = self._keyed._stream._type
+        annotation = records.annotation if records.typed else Pickled
+        return pa.struct(list(annotation)) if isinstance(annotation, pa.Schema) else annotation
+
+    def _check(self, function: Any, kind: type, what: str) -> None:
+        need_instance(function, kind, what)
+        if isinstance(function, CheckpointedFunction):
+            raise GraphError(
+                f"{type(function).__name__}: the function of a window keeps state of its windows and keys alone. What belongs "
+                "to the whole subtask goes into a KeyedProcessFunction."
+            )
+
+
+def key_names_of(key: KeySelector) -> list[str]:
+    """The columns of the key in results."""
+    if key.fields is not None:
+        return list(key.fields)
+    type_of_key = key.key_type()
+    return [f"key{at}" for at in range(len(type_of_key.parts))] if isinstance(type_of_key, TupleKey) else ["key"]
