@@ -4,8 +4,9 @@
 
 In one process and without Spark, which would only hide the difference: batches of keys and values go straight to the state,
 and a snapshot is taken and stored each second in another thread. Two ways: whole batches (`add_many`), and record by record
-(`set(get() + value)`). Last line: JSON, `ratio` (the smaller of the two) and both with their spread; also, without a bar, the
-same with ten times as many keys as the cache holds (`beyond_the_cache`), where nine of ten keys come from RocksDB's files.
+(`set(get() + value)`, once the backend has been told of the batch's keys, as the operator does it). Last line: JSON, `ratio`
+(the smaller of the two) and both with their spread; also, without a bar, the same with ten times as many keys as the cache
+holds (`beyond_the_cache`), where nine of ten keys come from the disk.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from tidegate.state.backend import KeyedStateBackend, bind_states
 from tidegate.state.heap import HeapStateBackend
 from tidegate.state.keys import key_type
 from tidegate.state.rocksdb import RocksSnapshot, RocksStateBackend
-from tidegate.state.rocksdb_columns import RocksColumns
+from tidegate.state.rocksdb_columns import ColdColumns
 from tidegate.state.rocksdb_options import RocksSettings
-from tidegate.state.rocksdb_values import RocksValues
+from tidegate.state.rocksdb_values import ColdValues
 
 KEYS = 100_000
 TIMES_THE_CACHE = 10
@@ -64,10 +65,10 @@ def keys_in_memory(work: Callable[..., None]) -> int:
     backend, function = rocksdb(SMALL_MEMORY_BYTES), Total()
     bind_states(function, backend, columnar=work is in_batches)
     table: Any = backend._states["total"][1]  # type: ignore[attr-defined]
-    if isinstance(table, RocksColumns):
+    if isinstance(table, ColdColumns):
         held = table.cached.row_limit
     else:
-        assert isinstance(table, RocksValues)
+        assert isinstance(table, ColdValues)
         held = 2 * table.clean.limit_bytes // table._entry_bytes() + table.dirty_limit
     backend.close()
     return held
@@ -79,7 +80,9 @@ def in_batches(function: Any, backend: KeyedStateBackend, keys: pa.Array, values
 
 def one_by_one(function: Any, backend: KeyedStateBackend, keys: pa.Array, values: pa.Array) -> None:
     total, set_current_key = function.total, backend.set_current_key
-    for key, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
+    listed = keys.to_pylist()
+    backend.expect(listed)
+    for key, value in zip(listed, values.to_pylist(), strict=True):
         set_current_key(key)
         total.set(total.get() + value)
 

@@ -238,7 +238,7 @@ def test_columns_of_more_keys_than_memory_allows_keep_every_sum():
             function.total.add_many(keys.slice(start, 500), 1)
 
         assert set(plain(backend.snapshot().sections(), INT)["total"].values()) == {5}
-        assert len(function.total._rocks.cached.values) < 1500
+        assert len(function.total._cold.cached.values) < 1500
 
 
 # -- snapshots ---------------------------------------------------------------------------------------------------------
@@ -297,6 +297,7 @@ def test_files_are_links_that_stay_until_release_and_only_tables_are_shareable(b
     assert [file.name for file in files if not file.shareable] == [
         "CURRENT",
         *(f.name for f in files if "MANIFEST" in f.name),
+        "RUNS",
     ]
     assert all(file.name.endswith(".sst") for file in files if file.shareable)
     assert all(file.path.stat().st_size == file.size for file in files)

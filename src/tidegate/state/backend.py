@@ -128,6 +128,9 @@ class KeyedStateBackend(ABC):
         keys itself (`get_many` and its kin) works in the empty namespace.
         """
 
+    def expect(self, keys: list[Hashable]) -> None:
+        """The (normalised) keys of the next records: what is on a disk may be read for all of them at once. A hint."""
+
     @abstractmethod
     def key_group_of(self, key: Any) -> int:
         """Of a key as the user has it. :raises TypeDeclarationError: for what cannot be a key of this operator."""

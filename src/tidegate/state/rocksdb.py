@@ -1,10 +1,14 @@
 """The RocksDB backend: keyed state that may be larger than memory, on the local disk of the worker. Executor.
 
-One database for an operator's subtask, a column family for each state. What is in use is in memory as on the heap, bounded
-(state/rocksdb_cache.py); the rest is in RocksDB. The folder is this process's own and is gone when the backend is closed:
-what counts is in checkpoints.
+For an operator's subtask:
 
-A snapshot is a checkpoint of RocksDB: hard links to its tables, which never change. It can be read in two ways:
+    values             sorted runs, files of this backend's own (state/cold.py)
+    all other state    one database of RocksDB, a column family for each: lists, maps, timers, values with a TTL
+
+What is in use is in memory as on the heap, bounded (state/rocksdb_cache.py); the rest is there. The folder is this process's
+own and is gone when the backend is closed: what counts is in checkpoints.
+
+A snapshot is a checkpoint of RocksDB and of the runs: hard links to files that never change. It can be read in two ways:
 
     sections   all rows in the format of every backend: full checkpoints, savepoints, restores into another backend
     files      the tables themselves: incremental checkpoints (task/incremental.py), of which only new ones are stored
@@ -20,16 +24,18 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from tidegate.errors import ProtocolViolation
 from tidegate.state.backend import KeyedSnapshot, LocalFile, Section, StoredFolder
+from tidegate.state.cold import Cold, FrozenCold
+from tidegate.state.cold_table import ColdTable
 from tidegate.state.declarations import Declaration, ListState, MapState, StoredValue, ValueState
 from tidegate.state.key_groups import overlap
-from tidegate.state.rocksdb_cache import Changes, RocksTable
-from tidegate.state.rocksdb_columns import RocksColumns, RocksColumnValue
+from tidegate.state.rocksdb_cache import RocksTable, Table
+from tidegate.state.rocksdb_columns import ColdColumns, ColdColumnValue
 from tidegate.state.rocksdb_files import StateFolder, checkpoint_files, sweep
 from tidegate.state.rocksdb_keys import Addresses, group_prefix
 from tidegate.state.rocksdb_lists import RocksLists
@@ -40,7 +46,9 @@ from tidegate.state.rocksdb_rows import MapKeys, cells_of
 from tidegate.state.rocksdb_sections import stored_sections
 from tidegate.state.rocksdb_store import Family, RocksStore, RowFormat, StoredStates, row_format
 from tidegate.state.rocksdb_timers import RocksTimers
-from tidegate.state.rocksdb_values import RocksValues, rocks_intake, rocks_value
+from tidegate.state.rocksdb_values import ColdValues, HotValues, RocksValues, rocks_intake, rocks_value
+from tidegate.state.run_files import RunsOf, runs_of, taken_over
+from tidegate.state.runs import RUN_SUFFIX
 from tidegate.state.table_backend import TableBackend
 
 if TYPE_CHECKING:
@@ -54,9 +62,10 @@ if TYPE_CHECKING:
     from tidegate.types import DataType
 
 _COPY_ROWS = 16_384
+ColdT = TypeVar("ColdT", bound=ColdTable)
 
 
-class RocksStateBackend(TableBackend[RocksTable]):
+class RocksStateBackend(TableBackend[Table]):
     """Keyed state of one operator in one subtask, in RocksDB."""
 
     file_format = "rocksdb"
@@ -82,6 +91,8 @@ class RocksStateBackend(TableBackend[RocksTable]):
         self._folder = StateFolder(self.settings.folder)
         self._addresses = Addresses(key_type, key_groups, max_parallelism)
         self._store = RocksStore(self._folder.new("db"), self._options)
+        self._runs_folder = self._folder.new("runs")
+        self._runs_folder.mkdir()
         self._swept_to = group_prefix(key_groups.start)  # in the first of the tables whose entries expire
 
     def _options(self) -> Options:
@@ -102,12 +113,20 @@ class RocksStateBackend(TableBackend[RocksTable]):
     def _intake_of_map_keys(self, declaration: MapState[Any, Any]) -> Intake:
         return rocks_intake(declaration, MapKeys(declaration.key_type))
 
-    def _new_plain_value(self, declaration: StoredValue, columnar: bool) -> tuple[RocksTable, ValueHandle[Any]]:
+    def _new_plain_value(self, declaration: StoredValue, columnar: bool) -> tuple[Table, ValueHandle[Any]]:
         if columnar and isinstance(declaration, ValueState) and declaration.value_type.numpy is not None:
-            columns = RocksColumns(declaration, *self._surroundings())
-            return columns, RocksColumnValue(declaration, columns)
-        values = self._new_values(declaration)
+            columns = self._with_runs(ColdColumns, declaration)
+            return columns, ColdColumnValue(declaration, columns)
+        values = self._with_runs(ColdValues, declaration)
         return values, rocks_value(declaration, values)
+
+    def _with_runs(self, table_class: type[ColdT], declaration: Any) -> ColdT:
+        table = table_class(declaration, *self._surroundings())
+        part_bytes = min(
+            self.settings.table_bytes, max(self.settings.memory_bytes // 32, 64 * 1024)
+        )  # a merge has some
+        table.cold = Cold(self._runs_folder, self._addresses, declaration.name, part_bytes)
+        return table
 
     def _new_values(self, declaration: StoredValue) -> RocksValues:
         return RocksValues(declaration, *self._surroundings())
@@ -118,7 +137,7 @@ class RocksStateBackend(TableBackend[RocksTable]):
     def _new_maps(self, declaration: MapState[Any, Any]) -> RocksMaps:
         return RocksMaps(declaration, *self._surroundings())
 
-    def _new_timers(self, declaration: TimerState) -> tuple[RocksTable, Handle]:
+    def _new_timers(self, declaration: TimerState) -> tuple[Table, Handle]:
         timers = RocksTimers(declaration, *self._surroundings())
         return timers, timers
 
@@ -133,12 +152,24 @@ class RocksStateBackend(TableBackend[RocksTable]):
     def set_current_key(self, key: Hashable) -> None:
         self._current.key = key
 
+    def expect(self, keys: list[Hashable]) -> None:
+        for _, table, _ in self._states.values():
+            if isinstance(table, HotValues):
+                table.expect(keys)
+
     def snapshot(self) -> RocksSnapshot:
         self._store.settle()
         formats = [row_format(declaration) for declaration, _, _ in self._states.values()]
         changes = [(table, table.take_changes()) for _, table, _ in self._states.values()]
         snapshot = RocksSnapshot(
-            self._store, changes, formats, self.key_groups, self._folder.new("chk"), self._options, self._now_ms()
+            self._store,
+            changes,
+            formats,
+            self.key_groups,
+            self.max_parallelism,
+            self._folder.new("chk"),
+            self._options,
+            self._now_ms(),
         )
         self._store.hand_over(snapshot.settle)
         return snapshot
@@ -150,7 +181,9 @@ class RocksStateBackend(TableBackend[RocksTable]):
             return 0
         removed, now = 0, self._now_ms()
         for _ in range(len(self._swept)):
-            go_on, looked_at, changed = self._swept[0].sweep(self._swept_to, budget_entries, now)
+            table = self._swept[0]
+            assert isinstance(table, RocksTable)  # with a TTL there are no runs
+            go_on, looked_at, changed = table.sweep(self._swept_to, budget_entries, now)
             removed += changed
             budget_entries -= looked_at
             if go_on is not None:
@@ -163,17 +196,21 @@ class RocksStateBackend(TableBackend[RocksTable]):
         return removed
 
     def state_size(self) -> dict[str, int]:
-        """RocksDB's estimate of the number of rows: elements added together are one, each entry of a map is one."""
-        return {
-            name: table.family.rows.property_int_value("rocksdb.estimate-num-keys") or 0
-            for name, (_, table, _) in self._states.items()
-        }
+        """An estimate of the number of rows: elements added together are one, each entry of a map is one."""
+        return {name: table.row_count() for name, (_, table, _) in self._states.items()}
 
     def metrics(self) -> dict[str, float]:
-        return properties_of(self._store)
+        numbers = properties_of(self._store)
+        for _, table, _ in list(self._states.values()) if numbers else ():
+            if isinstance(table, ColdTable):
+                for name, number in table.cold.metrics().items():
+                    numbers[name] += number
+        return numbers
 
     def close(self) -> None:
         self._memory.leave(self)
+        for _, table, _ in self._states.values():
+            table.close()
         self._store.close()
         self._folder.close()
 
@@ -200,8 +237,16 @@ class RocksStateBackend(TableBackend[RocksTable]):
 
     def _adopt(self, folder: Path) -> None:
         self._store.reopen(folder)
-        for _, table, _ in self._states.values():
+        stored = runs_of(self._store.folder)
+        for name, (_, table, _) in self._states.items():
             table.rebind()
+            if isinstance(table, ColdTable):
+                if stored is not None and name in stored.states:
+                    taken_over(self._store.folder, stored, name, self.key_groups, table.cold)
+                else:
+                    table.load_rows(self._store.dropped_rows(table.declaration))
+        for path in self._store.folder.glob(f"*{RUN_SUFFIX}"):
+            path.unlink()
 
     def _check(self, states: StoredStates) -> bool:
         """Whether all stored rows can be used as they are."""
@@ -228,7 +273,16 @@ class RocksStateBackend(TableBackend[RocksTable]):
                 continue
             declaration, table = self._declared(written.name, written.kind)
             if msgspec.structs.replace(written, name=declaration.name) == row_format(declaration):
-                self._copy_rows(states, written, table.family, ours)
+                if isinstance(table, RocksTable):
+                    self._copy_rows(states, written, table.family, ours)
+                    continue
+                assert isinstance(table, ColdTable)
+                if states.runs is not None and written.name in states.runs.states:
+                    taken_over(states.folder, states.runs, written.name, ours, table.cold)
+                else:
+                    table.load_rows(
+                        states.rows_between(written.name, group_prefix(ours.start), group_prefix(ours.stop))
+                    )
             else:
                 for section in stored_sections(states, written, ours):
                     self.restore(section.state, section.kind, [section.rows])
@@ -269,13 +323,15 @@ class RocksSnapshot(KeyedSnapshot):
     def __init__(
         self,
         store: RocksStore,
-        changes: list[tuple[RocksTable, Changes]],
+        changes: list[tuple[Table, Any]],
         formats: list[RowFormat],
         key_groups: range,
+        max_parallelism: int,
         folder: Path,
         options: Callable[[], Options],
         now_ms: int,
     ) -> None:
+        self._max_parallelism = max_parallelism
         self._store = store
         self._now_ms = now_ms
         self._changes = changes
@@ -288,11 +344,20 @@ class RocksSnapshot(KeyedSnapshot):
     def settle(self) -> None:
         """Called by the store, under its lock: write, then make the checkpoint."""
         for table, changes in self._changes:
-            table.family.write(changes.rows(table.family))
+            table.write(changes)
             table.written()
         if not self._released.is_set():
             self._store.checkpoint(self._folder)
+            self._link_runs()
         self._changes = []
+
+    def _link_runs(self) -> None:
+        frozen = [
+            (table.declaration.name, changes) for table, changes in self._changes if isinstance(changes, FrozenCold)
+        ]
+        if frozen:
+            states = {name: changes.link(self._folder) for name, changes in frozen}
+            RunsOf(self._max_parallelism, states).write(self._folder)
 
     def sections(self) -> Iterator[Section]:
         self._settled()

@@ -103,16 +103,8 @@ class Generations:
         return len(self.young) + len(self.old)
 
 
-class Changes(ABC):
-    """What a table has changed since it was asked before. Read once, in any thread, under the store's lock."""
-
-    @abstractmethod
-    def rows(self, family: Family) -> Iterable[Row]:
-        """Each row's key at most once."""
-
-
-class RocksTable(ABC):
-    """All keys of one state: rows in a column family, and what of them is in memory."""
+class Table(ABC):
+    """All keys of one state: what of it is in memory, over what is on the disk."""
 
     declaration: Declaration
 
@@ -128,32 +120,102 @@ class RocksTable(ABC):
         self.store = store
         self.addresses = addresses
         self.current = current
-        self.family = store.family(declaration)
         self.share = share
-        #: Changes that were taken and may not be in the rows yet, by key. Filled by `take_changes`, emptied by `written`, which
+        #: Changes that were taken and may not be on the disk yet, by key. Filled by `take_changes`, emptied by `written`, which
         #: may come from the snapshot's thread: a read takes the dictionary once.
         self.handed_over: dict[Any, Any] = {}
+        self.rebind()
 
     @abstractmethod
-    def take_changes(self) -> Changes:
+    def rebind(self) -> None:
+        """The store has opened a database."""
+
+    @abstractmethod
+    def take_changes(self) -> Any:
         """The changes since the last time, which from here on are the caller's to write. Reads see them in `handed_over`
         until `written` is called."""
 
+    @abstractmethod
+    def write(self, changes: Any) -> None:
+        """Write what was taken. Under the store's lock, in any thread."""
+
     def written(self) -> None:
-        """What was taken is in the rows. Under the store's lock, in any thread."""
+        """What was taken is on the disk. Under the store's lock, in any thread."""
         self.handed_over = {}
+
+    @abstractmethod
+    def write_out(self) -> None:
+        """Too much is changed and not written."""
 
     @abstractmethod
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         """Write stored rows; nothing of them is in memory."""
 
+    @abstractmethod
     def entries(self) -> Iterator[tuple[Any, Any]]:
-        """Every key with what it holds, from the rows."""
+        """Every key with what it holds, from the disk."""
+
+    @abstractmethod
+    def live_keys(self, now_ms: int) -> Iterator[Any]:
+        """The keys in the empty namespace with something that has not expired, from the disk as it is at the first step."""
+
+    @abstractmethod
+    def row_count(self) -> int:
+        """An estimate."""
+
+    @abstractmethod
+    def resize(self) -> None:
+        """The share of memory has changed."""
+
+    def close(self) -> None:
+        """Once or more."""
+
+    def key_at(self, at: CurrentKey) -> Any:
+        """:raises ConfigurationError: when no key is current."""
+        key = at.key
+        if key is NO_KEY:
+            refuse_without_key()
+        return key
+
+    def address(self, key: Any) -> bytes:
+        if key is NO_KEY:
+            refuse_without_key()
+        return self.addresses.of(key, self.declaration.name)
+
+
+class Changes(ABC):
+    """What a table of rows has changed since it was asked before. Read once, in any thread, under the store's lock."""
+
+    @abstractmethod
+    def rows(self, family: Family) -> Iterable[Row]:
+        """Each row's key at most once."""
+
+
+class RocksTable(Table):
+    """A state whose cold part is rows in a column family."""
+
+    family: Family
+
+    def rebind(self) -> None:
+        self.family = self.store.family(self.declaration)
+
+    def write(self, changes: Changes) -> None:
+        self.family.write(changes.rows(self.family))
+
+    def write_out(self) -> None:
+        with self.store.lock:
+            self.store.settle()
+            self.write(self.take_changes())
+            self.written()
+
+    def row_count(self) -> int:
+        return self.family.rows.property_int_value("rocksdb.estimate-num-keys") or 0
+
+    def entries(self) -> Iterator[tuple[Any, Any]]:
         for address, of_key in self._rows_by_address():
             yield self.addresses.table_key(address), self._value_in(address, of_key)
 
     def live_keys(self, now_ms: int) -> Iterator[Any]:
-        """The keys in the empty namespace with something that has not expired, from the rows as they are at the first step."""
         expires = self.declaration.ttl is not None
         for address, rows in self._rows_by_address():
             key = self.addresses.table_key(address)
@@ -214,30 +276,3 @@ class RocksTable(ABC):
     @abstractmethod
     def _value_in(self, address: bytes, rows: Iterator[tuple[bytes, bytes]]) -> Any:
         """What the rows of one key hold, as user code would see it."""
-
-    @abstractmethod
-    def resize(self) -> None:
-        """The share of memory has changed."""
-
-    def rebind(self) -> None:
-        """The store has opened another database."""
-        self.family = self.store.family(self.declaration)
-
-    def write_out(self) -> None:
-        """Too much is changed and not written."""
-        with self.store.lock:
-            self.store.settle()
-            self.family.write(self.take_changes().rows(self.family))
-            self.written()
-
-    def key_at(self, at: CurrentKey) -> Any:
-        """:raises ConfigurationError: when no key is current."""
-        key = at.key
-        if key is NO_KEY:
-            refuse_without_key()
-        return key
-
-    def address(self, key: Any) -> bytes:
-        if key is NO_KEY:
-            refuse_without_key()
-        return self.addresses.of(key, self.declaration.name)

@@ -23,18 +23,20 @@ from pathlib import Path
 
 from tidegate.errors import StorageError
 from tidegate.state.backend import LocalFile
+from tidegate.state.run_files import RUNS_FILE
+from tidegate.state.runs import RUN_SUFFIX
 
 _LOCK_SUFFIX = ".lock"
 TABLE_SUFFIX = ".sst"
 #: What a checkpoint needs beside its tables. OPTIONS, LOG and the (empty) write-ahead log are not needed to open it.
-_NEEDED = ("CURRENT", "MANIFEST-")
+_NEEDED = ("CURRENT", "MANIFEST-", RUNS_FILE)
 
 
 def checkpoint_files(folder: Path) -> list[LocalFile]:
     """What must be kept of a checkpoint that RocksDB has made in `folder`: tables first, by name."""
     found = []
     for path in sorted(folder.iterdir()):
-        shareable = path.name.endswith(TABLE_SUFFIX)
+        shareable = path.name.endswith((TABLE_SUFFIX, RUN_SUFFIX))
         if shareable or path.name.startswith(_NEEDED):
             found.append(LocalFile(path.name, path, path.stat().st_size, shareable))
     return sorted(found, key=lambda file: (not file.shareable, file.name))

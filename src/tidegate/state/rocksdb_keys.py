@@ -33,14 +33,14 @@ class Addresses:
     def __init__(self, key_type: KeyType, own: range, max_parallelism: int) -> None:
         self.key_type = key_type
         self.own = own
-        self._max_parallelism = max_parallelism
+        self.max_parallelism = max_parallelism
         self._prefixes = [group_prefix(group) for group in range(max_parallelism)]
 
     def of(self, table_key: Any, state: str) -> bytes:
         """:raises ProtocolViolation: for a key of another subtask."""
         if table_key.__class__ is tuple:
             return self.of_many([table_key], state)[0]
-        group = key_group(self.key_type.hash(table_key), self._max_parallelism)
+        group = key_group(self.key_type.hash(table_key), self.max_parallelism)
         if group not in self.own:
             raise self._foreign(table_key, group, state)
         return self._prefixes[group] + self.key_type.encode(table_key) + EMPTY_NAMESPACE
@@ -48,10 +48,7 @@ class Addresses:
     def of_many(self, table_keys: list[Any], state: str) -> list[bytes]:
         """The same for each of many."""
         keys, namespaces = split_namespaces(table_keys)
-        groups = key_groups(self.key_type.hash_many(keys), self._max_parallelism)
-        foreign = np.flatnonzero((groups < self.own.start) | (groups >= self.own.stop))
-        if len(foreign):
-            raise self._foreign(keys[foreign[0]], int(groups[foreign[0]]), state)
+        groups = self.own_groups(self.key_type.hash_many(keys), keys, state)
         prefixes = self._prefixes
         encoded = self.key_type.encode_many(keys)
         if namespaces is None:
@@ -62,6 +59,16 @@ class Addresses:
             prefixes[group] + key + (encode_key(namespace) if namespace else EMPTY_NAMESPACE)
             for group, key, namespace in zip(groups.tolist(), encoded, namespaces, strict=True)
         ]
+
+    def own_groups(self, hashes: np.ndarray[Any, Any], keys: Any, state: str) -> np.ndarray[Any, Any]:
+        """The key group of each. :raises ProtocolViolation: for a key of another subtask."""
+        groups = key_groups(hashes, self.max_parallelism)
+        foreign = np.flatnonzero((groups < self.own.start) | (groups >= self.own.stop))
+        if len(foreign):
+            at = int(foreign[0])
+            key = keys[at].item() if isinstance(keys, np.ndarray) else keys[at]
+            raise self._foreign(key, int(groups[at]), state)
+        return groups
 
     def table_key(self, address: bytes) -> Any:
         """The way back."""

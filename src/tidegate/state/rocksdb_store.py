@@ -38,6 +38,7 @@ from tidegate.state.declarations import Declaration, MapState
 from tidegate.state.rocksdb_keys import end_of
 from tidegate.state.rocksdb_options import without_log
 from tidegate.state.rocksdb_rows import ROW_FORMAT_VERSION, cells_for, cells_of
+from tidegate.state.run_files import rows_of, runs_of
 
 Row = tuple[bytes, bytes | None]  #: None: the row is deleted
 
@@ -177,6 +178,16 @@ class RocksStore:
             self.put_format(row_format(declaration))
         return found
 
+    def dropped_rows(self, declaration: Declaration) -> Iterator[tuple[bytes, bytes]]:
+        """The rows of a state that is not kept here any more; they are gone when the last one was given."""
+        name = family_name(declaration.name)
+        if name in self._stored_families:
+            rows = self.db.get_column_family(name)
+            yield from rows.items()
+            rows.close()
+            self.db.drop_column_family(name)
+            self._stored_families.discard(name)
+
     def put_format(self, written: RowFormat) -> None:
         key, data = _STATE_PREFIX + written.name.encode(), msgspec.json.encode(written)
         if self.db.get(key) != data:  # a row that is written again would be a file to upload again
@@ -247,6 +258,8 @@ class StoredStates:
         self._db = open_database(folder, options, read_only=True)
         try:
             check_format(self._db, folder)
+            self.folder = folder
+            self.runs = runs_of(folder)
             stored = self._db.get(_SEQUENCE_KEY)
             self.sequence = 0 if stored is None else int.from_bytes(stored, "big")
             self.formats = {written.name: written for written in _formats(self._db)}
@@ -267,6 +280,8 @@ class StoredStates:
         return next(self.rows_between(state, b"", b"\xff\xff"), None) is None
 
     def rows_between(self, state: str, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        if self.runs is not None and state in self.runs.states:
+            return rows_of(self.folder, self.runs, state, start, stop)
         rows = self._db.get_column_family(family_name(state))
         self._open.append(rows)
         return rows_between(rows, start, stop)

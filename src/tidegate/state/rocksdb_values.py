@@ -9,63 +9,61 @@ Classic mistake: to write a value into the cache and not into `dirty`. It would 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import numpy as np
+import pyarrow as pa
+
 from tidegate.errors import TypeDeclarationError
+from tidegate.state.cold import Changed
+from tidegate.state.cold_table import ColdTable
 from tidegate.state.declarations import ABSENT
 from tidegate.state.fitting import Intake
 from tidegate.state.handles import ValueHandle
 from tidegate.state.heap_tables import NO_KEY, refuse_without_key
 from tidegate.state.one_by_one import OneByOneValue
-from tidegate.state.rocksdb_cache import ENTRY_BYTES, MISSING, Changes, Generations, RocksTable
+from tidegate.state.rocksdb_cache import ENTRY_BYTES, MISSING, Changes, Generations, RocksTable, Table
 from tidegate.state.rocksdb_rows import Cells, MapKeys, cells_for
+from tidegate.state.runs import listed
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
+    from tidegate.state.cold import Keys
     from tidegate.state.declarations import Declaration, StoredValue
     from tidegate.state.heap_tables import CurrentKey
     from tidegate.state.rocksdb_keys import Addresses
     from tidegate.state.rocksdb_store import Family, Row
+    from tidegate.state.runs import Column
     from tidegate.state.sections import SectionReader
 
 T = TypeVar("T")
 
 
-class ValueChanges(Changes):
-    def __init__(self, values: dict[Any, Any], cells: Cells, addresses: Addresses, state: str) -> None:
-        self._values = values
-        self._cells = cells
-        self._addresses = addresses
-        self._state = state
-
-    def rows(self, family: Family) -> Iterable[Row]:
-        to_cell = self._cells.to_cell
-        addresses = self._addresses.of_many(list(self._values), self._state)
-        return [
-            (address, None if kept is ABSENT else to_cell(kept))
-            for address, kept in zip(addresses, self._values.values(), strict=True)
-        ]
+#: So many changed values are written at once at the most: what a record may have to wait for.
+MAX_UNWRITTEN = 1 << 17
+MIN_READ_AHEAD = 64  #: keys, however little memory there is
 
 
-class RocksValues(RocksTable):
-    """Key -> value."""
+class HotValues(Table):
+    """Key -> value: what is in use, in dictionaries. Where the rest is, is the subclass's matter."""
 
     def __init__(self, declaration: StoredValue, *surroundings: Any) -> None:
-        super().__init__(declaration, *surroundings)
         self.cells = cells_for(declaration)
+        super().__init__(declaration, *surroundings)
         self.dirty: dict[Any, Any] = {}
         self.dirty_bytes = 0  #: what was set since the last write, beyond ENTRY_BYTES for each key
         self.clean = Generations(self._size_of)
         self._seen_bytes, self._seen_cells = 0, 1
+        self._coming: list[Any] = []  #: the keys of the next records, until a read has to wait for the disk
+        self._ahead: dict[Any, Any] = {}  #: what was read for them all then; never older than what is written
         self.resize()
 
     def resize(self) -> None:
         share = self.share()
         self.clean.limit_bytes = share.clean_bytes // 2
         self.dirty_limit_bytes = share.unwritten_bytes
-        self.dirty_limit = share.unwritten_bytes // self._entry_bytes()
+        self.dirty_limit = min(share.unwritten_bytes // self._entry_bytes(), MAX_UNWRITTEN)
 
     def _size_of(self, kept: Any) -> int:
         size = 0 if kept is ABSENT else self.cells.size_of(kept)
@@ -83,6 +81,14 @@ class RocksValues(RocksTable):
             self._seen_bytes //= 2
             self._seen_cells //= 2
 
+    @abstractmethod
+    def _stored(self, keys: list[Any]) -> Iterable[tuple[Any, Any]]:
+        """Those of the keys that are on the disk, with their values as they are kept."""
+
+    @abstractmethod
+    def _stored_one(self, key: Any) -> Any:
+        """The same for one; or ABSENT."""
+
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def find(self, key: Any) -> Any:
@@ -91,10 +97,29 @@ class RocksValues(RocksTable):
         if found is MISSING:
             found = self.handed_over.get(key, MISSING)
             if found is MISSING:
-                cell = self.family.get(self.address(key))
-                found = ABSENT if cell is None else self.cells.of_cell(cell)
+                found = self._ahead.get(key, MISSING)
+                if found is MISSING:
+                    found = self._look_ahead(key) if self._coming else self._stored_one(key)
             self.clean.remember(key, found)
         return found
+
+    def expect(self, keys: list[Any]) -> None:
+        """The keys of the next records. When one of them has to be read from the disk, all are, together; where a function
+        reads nothing, nothing is read."""
+        self._coming, self._ahead = keys, {}
+
+    def _look_ahead(self, key: Any) -> Any:
+        room = max(self.clean.limit_bytes // self._entry_bytes(), MIN_READ_AHEAD)
+        coming, self._coming = self._coming[:room], []
+        dirty, peek, handed_over = self.dirty, self.clean.peek, self.handed_over
+        ahead = {
+            each: ABSENT for each in coming if each not in dirty and peek(each) is MISSING and each not in handed_over
+        }
+        if len(ahead) > 1 and key in ahead:
+            ahead.update(self._stored(list(ahead)))
+            self._ahead = ahead
+            return ahead[key]
+        return self._stored_one(key)
 
     def find_many(self, keys: list[Any]) -> list[Any]:
         """The same for each of many normalised keys, whether in `dirty` or not; the rows are read together."""
@@ -120,16 +145,10 @@ class RocksValues(RocksTable):
                 stored.append(key)
             else:
                 unknown[key] = kept
-        if self.family.holds_rows and stored:
-            addresses = self.addresses.of_many(stored, self.declaration.name)
-            # Sorted keys are neighbours in blocks: twice as fast for many.
-            order = sorted(zip(addresses, stored, strict=True), key=lambda pair: pair[0])
-            cells = self.family.get_many([address for address, _ in order])
-            of_cell = self.cells.of_cell
-            for (_, key), cell in zip(order, cells, strict=True):
-                if cell is not None:
-                    kept = unknown[key] = of_cell(cell)
-                    self._saw(self.cells.size_of(kept), 1)
+        size_of = self.cells.size_of
+        for key, kept in self._stored(stored) if stored else ():
+            unknown[key] = kept
+            self._saw(size_of(kept), 1)
         self.clean.remember_all(unknown, self._entry_bytes())
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -148,25 +167,17 @@ class RocksValues(RocksTable):
         if self.dirty_bytes > self.dirty_limit_bytes:
             self.write_out()
 
-    def take_changes(self) -> ValueChanges:
+    def _take_dirty(self) -> dict[Any, Any]:
         taken, self.dirty = self.dirty, {}
         self.handed_over = taken
         if taken:
+            if self._ahead:
+                self._ahead.update((key, taken[key]) for key in self._ahead.keys() & taken.keys())
             self._saw(self.dirty_bytes, len(taken))
             self.dirty_bytes = 0
             self.resize()
             self.clean.remember_all(taken, self._entry_bytes())
-        return ValueChanges(taken, self.cells, self.addresses, self.declaration.name)
-
-    def _value_in(self, address: bytes, rows: Iterator[tuple[bytes, bytes]]) -> Any:
-        ((_, cell),) = rows
-        return self.cells.give(self.cells.of_cell(cell))
-
-    def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
-        addresses = self.addresses.of_many(reader.keys(rows), self.declaration.name)
-        stored = [self.cells.to_cell(self.cells.admit(kept)) for kept in reader.kept(rows)]
-        with self.store.lock:
-            self.family.write(list(zip(addresses, stored, strict=True)))
+        return taken
 
     # -- in the words of state/timed.py ------------------------------------------------------------------------------
 
@@ -183,6 +194,102 @@ class RocksValues(RocksTable):
     def keep_many(self, kept: Iterable[tuple[Any, Any]]) -> None:
         for key, each in kept:
             self.put_sized(key, each)
+
+
+class ColdValues(ColdTable, HotValues):
+    """The rest is in sorted runs (state/cold.py)."""
+
+    declaration: StoredValue
+
+    def _stored(self, keys: list[Any]) -> Iterable[tuple[Any, Any]]:
+        as_kept = self._as_kept
+        for places, cells in self.cold.find(keys, with_pending=False):  # which are in `handed_over`
+            for place, kept in zip(places.tolist(), as_kept(cells), strict=True):
+                yield keys[place], kept
+
+    def _stored_one(self, key: Any) -> Any:
+        if key is NO_KEY:
+            refuse_without_key()
+        cell = self.cold.get(key)
+        if cell is None:
+            return ABSENT
+        return cell if self.is_numeric else self.cells.of_cell(cell)
+
+    def _as_kept(self, cells: Column) -> Iterable[Any]:
+        return listed(cells) if self.is_numeric else map(self.cells.of_cell, listed(cells))
+
+    def value_from(self, cell: Any) -> Any:
+        return cell if self.is_numeric else self.cells.give(self.cells.of_cell(cell))
+
+    def _take(self) -> Changed | None:
+        taken = self._take_dirty()
+        return self._changed(list(taken), list(taken.values())) if taken else None
+
+    def _changed(self, keys: list[Any], values: list[Any]) -> Changed:
+        def columns() -> tuple[Keys, Column, Any]:
+            present = np.array([kept is not ABSENT for kept in values], np.bool_)
+            return self.cold.keys(keys), self._cells(values), present
+
+        return Changed(columns)
+
+    def _cells(self, values: list[Any]) -> Column:
+        if self.is_numeric:
+            zero: Any = self.dtype.type(0)
+            return np.array([zero if kept is ABSENT else kept for kept in values], dtype=self.dtype)
+        to_cell = self.cells.to_cell
+        return pa.array([b"" if kept is ABSENT else to_cell(kept) for kept in values], pa.large_binary())
+
+    def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
+        self.load_cells(reader.keys(rows), self._cells(list(map(self.cells.admit, reader.kept(rows)))))
+
+
+class ValueChanges(Changes):
+    def __init__(self, values: dict[Any, Any], cells: Cells, addresses: Addresses, state: str) -> None:
+        self._values = values
+        self._cells = cells
+        self._addresses = addresses
+        self._state = state
+
+    def rows(self, family: Family) -> Iterable[Row]:
+        to_cell = self._cells.to_cell
+        addresses = self._addresses.of_many(list(self._values), self._state)
+        return [
+            (address, None if kept is ABSENT else to_cell(kept))
+            for address, kept in zip(addresses, self._values.values(), strict=True)
+        ]
+
+
+class RocksValues(RocksTable, HotValues):
+    """The rest is in rows of RocksDB: values that expire, which are swept in the order of their keys."""
+
+    def _stored(self, keys: list[Any]) -> Iterable[tuple[Any, Any]]:
+        if not self.family.holds_rows:
+            return
+        addresses = self.addresses.of_many(keys, self.declaration.name)
+        # Sorted keys are neighbours in blocks: twice as fast for many.
+        order = sorted(zip(addresses, keys, strict=True), key=lambda pair: pair[0])
+        cells = self.family.get_many([address for address, _ in order])
+        of_cell = self.cells.of_cell
+        for (_, key), cell in zip(order, cells, strict=True):
+            if cell is not None:
+                yield key, of_cell(cell)
+
+    def _stored_one(self, key: Any) -> Any:
+        cell = self.family.get(self.address(key))
+        return ABSENT if cell is None else self.cells.of_cell(cell)
+
+    def take_changes(self) -> ValueChanges:
+        return ValueChanges(self._take_dirty(), self.cells, self.addresses, self.declaration.name)
+
+    def _value_in(self, address: bytes, rows: Iterator[tuple[bytes, bytes]]) -> Any:
+        ((_, cell),) = rows
+        return self.cells.give(self.cells.of_cell(cell))
+
+    def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
+        addresses = self.addresses.of_many(reader.keys(rows), self.declaration.name)
+        stored = [self.cells.to_cell(self.cells.admit(kept)) for kept in reader.kept(rows)]
+        with self.store.lock:
+            self.family.write(list(zip(addresses, stored, strict=True)))
 
     def forget_expired(self, row_key: bytes, now_ms: int) -> None:
         key = self.addresses.table_key(row_key)
@@ -212,7 +319,7 @@ class RocksValue(OneByOneValue[T]):
 
     __slots__ = ("_admit", "_current", "_table")
 
-    def __init__(self, declaration: StoredValue, table: RocksValues) -> None:
+    def __init__(self, declaration: StoredValue, table: HotValues) -> None:
         super().__init__(declaration, table.addresses.key_type)
         self._table = table
         self._current = table.current
@@ -262,7 +369,7 @@ class RocksCellValue(RocksValue[T]):
 
     __slots__ = ("_copy", "_give")
 
-    def __init__(self, declaration: StoredValue, table: RocksValues) -> None:
+    def __init__(self, declaration: StoredValue, table: HotValues) -> None:
         super().__init__(declaration, table)
         self._give = table.cells.give
         self._copy = declaration.value_type.copy
@@ -278,7 +385,7 @@ class RocksCellValue(RocksValue[T]):
         return self._give(kept)  # type: ignore[no-any-return]
 
 
-def rocks_value(declaration: StoredValue, table: RocksValues) -> ValueHandle[Any]:
+def rocks_value(declaration: StoredValue, table: HotValues) -> ValueHandle[Any]:
     if not table.cells.as_objects:
         return RocksCellValue(declaration, table)
     if declaration.value_type.name == "int":

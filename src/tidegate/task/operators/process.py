@@ -221,6 +221,7 @@ class KeyedProcessOperator(FunctionOperator):
             normalised_keys = normalise_many(keys)
         except Exception as error:  # the user's key function, or a key that cannot be one
             raise OperatorFailed(self, error, place=self._key_places[input_index]) from error
+        self._keyed_backend.expect(normalised_keys)
         for place, row, key, normalised in zip(count(), rows, keys, normalised_keys):
             context.key = key
             set_current_key(normalised)

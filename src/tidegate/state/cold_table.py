@@ -1,0 +1,94 @@
+"""A table whose cold part is sorted runs: values without a TTL. Part of the RocksDB backend. Executor.
+
+Its runs lie beside the database, and a checkpoint has links to both; `RUNS` says which runs there are (state/run_files.py).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.state.cold import Changed, Cold, FrozenCold
+from tidegate.state.namespaces import is_namespaced
+from tidegate.state.rocksdb_cache import Table
+from tidegate.state.rocksdb_store import row_format
+
+if TYPE_CHECKING:
+    from tidegate.state.declarations import StoredValue
+    from tidegate.state.runs import Column
+
+_PIECE_ROWS = 65_536
+
+
+class ColdTable(Table):
+    """Key -> value."""
+
+    declaration: StoredValue
+    cold: Cold
+
+    def rebind(self) -> None:
+        self.store.put_format(row_format(self.declaration))
+
+    @property
+    def is_numeric(self) -> bool:
+        return self.declaration.value_type.numpy is not None
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        assert self.declaration.value_type.numpy is not None
+        return self.declaration.value_type.numpy.newbyteorder("<")
+
+    @abstractmethod
+    def _take(self) -> Changed | None:
+        """What has changed since the last time."""
+
+    @abstractmethod
+    def value_from(self, cell: Any) -> Any:
+        """As user code would see it."""
+
+    def take_changes(self) -> FrozenCold:
+        return self.cold.hand_over(self._take())
+
+    def write(self, changes: FrozenCold) -> None:
+        changes.settle()
+
+    def write_out(self) -> None:
+        changed = self._take()
+        if changed is not None:
+            self.cold.write(changed)
+            self.written()
+
+    def entries(self) -> Iterator[tuple[Any, Any]]:
+        self.write_out()
+        return ((key, self.value_from(cell)) for key, cell in self.cold.rows())
+
+    def live_keys(self, now_ms: int) -> Iterator[Any]:
+        self.write_out()
+        return (key for key, _ in self.cold.rows() if not is_namespaced(key))
+
+    def load_rows(self, rows: Iterator[tuple[bytes, bytes]]) -> None:
+        """Addresses and cells, as older releases have them in RocksDB."""
+        while piece := list(islice(rows, _PIECE_ROWS)):
+            keys = [self.addresses.table_key(address) for address, _ in piece]
+            cells: Any = [cell for _, cell in piece]
+            if self.is_numeric:
+                cells = np.frombuffer(b"".join(cells), dtype=self.dtype)
+            else:
+                cells = pa.array(cells, pa.large_binary())
+            self.load_cells(keys, cells)
+
+    def load_cells(self, keys: Any, cells: Column) -> None:
+        if len(keys):
+            self.cold.write(Changed(lambda: (self.cold.keys(keys), cells, np.ones(len(keys), dtype=np.bool_))))
+
+    def row_count(self) -> int:
+        return self.cold.row_count()
+
+    def close(self) -> None:
+        self.cold.close()

@@ -1,0 +1,251 @@
+"""Sorted runs on the disk: what is found, what merging keeps, what a damaged file and a full disk do."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tidegate.errors import CheckpointDamaged, StorageError
+from tidegate.state import cold as cold_module
+from tidegate.state.cold import INTS, MAX_RUNS, OTHERS, Changed, Cold
+from tidegate.state.key_groups import key_groups
+from tidegate.state.key_hash import hash_int64s
+from tidegate.state.keys import key_type
+from tidegate.state.namespaces import in_namespace
+from tidegate.state.rocksdb_keys import Addresses
+from tidegate.state.run_files import RunsOf, rows_of, runs_of, taken_over
+from tidegate.state.runs import Columns, Loaded, Part, Run, find_in, listed, merged, order_range
+
+GROUPS = 16
+SMALL_PART_BYTES = 2_000
+
+
+@pytest.fixture
+def cold(tmp_path: Path) -> Iterator[Cold]:
+    made = new_cold(tmp_path / "runs")
+    yield made
+    made.close()
+
+
+def new_cold(folder: Path, own: range = range(GROUPS)) -> Cold:
+    folder.mkdir()
+    return Cold(folder, Addresses(key_type(Any), own, GROUPS), "total", SMALL_PART_BYTES)
+
+
+def put(cold: Cold, values: dict[Any, int | None]) -> Changed:
+    """None: the key is gone."""
+    keys = list(values)
+    present = np.array([value is not None for value in values.values()])
+    cells = np.array([value or 0 for value in values.values()], dtype=np.int64)
+    changed = Changed(lambda: (cold.keys(keys), cells, present))
+    cold.write(changed)
+    return changed
+
+
+def found(cold: Cold, keys: Any) -> dict[Any, int]:
+    return {
+        keys[place]: cell
+        for places, cells in cold.find(keys)
+        for place, cell in zip(places.tolist(), listed(cells), strict=True)
+    }
+
+
+def test_a_batch_finds_the_newest_value_of_each_key_whatever_was_written_and_merged(cold: Cold) -> None:
+    """Against a dictionary: ints, text, keys in namespaces, keys that go and come again."""
+    dice, model = random.Random(3), dict[Any, int]()
+    all_keys = [*range(300), -5, 1 << 70, None, *map(str, range(40)), *(in_namespace(at, b"w") for at in range(40))]
+    for step in range(120):
+        some = dice.sample(all_keys, dice.randrange(1, 60))
+        values = {key: dice.choice([None, step, step]) for key in some}
+        put(cold, values)
+        model |= {key: value for key, value in values.items() if value is not None}
+        for key in [key for key, value in values.items() if value is None]:
+            model.pop(key, None)
+        asked = dice.sample(all_keys, 50)
+        assert found(cold, asked) == {key: model[key] for key in asked if key in model}
+        assert len(cold.tiers[INTS].runs) <= MAX_RUNS
+        assert len(cold.tiers[OTHERS].runs) <= MAX_RUNS
+    assert dict(cold.rows()) == model
+
+
+def test_many_rows_are_merged_in_a_thread_into_parts_that_do_not_overlap(cold: Cold) -> None:
+    for start in range(0, 40_000, 5_000):
+        put(cold, dict.fromkeys(range(start, start + 6_000), start))
+    cold.tiers[INTS].wait()
+    oldest = cold.tiers[INTS].runs[-1]
+
+    assert cold.tiers[INTS].merged_rows
+    assert len(oldest.parts) > 10
+    ends = [(part.first, part.last) for part in oldest.parts]
+    assert all(last < first for (_, last), (first, _) in itertools.pairwise(ends))
+    assert dict(cold.rows()) == {key: min(key // 5_000 * 5_000, 35_000) for key in range(41_000)}
+
+
+def columns(*rows: tuple[int, bytes, int]) -> Columns:
+    """Hash, key, value, in the order of their hashes."""
+    hashes, keys, values = zip(*rows, strict=True)
+    present = np.ones(len(rows), dtype=np.bool_)
+    return Columns(np.array(hashes, np.uint64), pa.array(keys, pa.large_binary()), np.array(values), present)
+
+
+def test_keys_with_one_hash_are_told_apart() -> None:
+    newer = Run([Loaded(columns((5, b"b", 20), (7, b"c", 30), (7, b"d", 40)))])
+    older = Run([Loaded(columns((5, b"a", 1), (5, b"b", 2), (7, b"d", 4), (7, b"e", 5)))])
+    asked = [b"e", b"a", b"b", b"c", b"d", b"none", b"z"]
+    order = np.array([7, 5, 5, 7, 7, 7, 99], np.uint64)
+    got = {
+        asked[place]: int(of.cell[at])
+        for of, places, rows in find_in([newer, older], order, pa.array(asked, pa.large_binary()))
+        for place, at in zip(places.tolist(), rows.tolist(), strict=True)
+    }
+    (together,) = merged([newer, older], forget_absent=True, part_bytes=1 << 20)
+
+    assert got == {b"a": 1, b"b": 20, b"c": 30, b"d": 40, b"e": 5}
+    assert dict(zip(together.identity.to_pylist(), together.cell.tolist(), strict=True)) == got
+
+
+@pytest.mark.parametrize("max_parallelism", [1, 2, 7, 128, 32_768])
+def test_the_range_of_a_key_group_holds_its_keys_and_no_others(max_parallelism: int) -> None:
+    hashes = np.concatenate([hash_int64s(np.arange(3_000)), np.array([0, (1 << 64) - 1], np.uint64)])
+    groups = key_groups(hashes.copy(), max_parallelism)
+    for group in {*groups.tolist()[:50], int(groups.min()), int(groups.max())}:
+        first, last = order_range(range(group, group + 1), max_parallelism)
+        inside = (hashes >= np.uint64(first)) & (hashes <= np.uint64(last))
+        assert (inside == (groups == group)).all()
+
+
+def test_files_are_taken_over_as_they_are_and_rows_of_foreign_key_groups_do_not_come_back(tmp_path: Path) -> None:
+    """From one subtask to two and back to one: what the second has changed is not hidden by the old rows of the first."""
+    values = {**{key: key for key in range(500)}, **{str(key): key for key in range(100)}}
+    cold = new_cold(tmp_path / "one")
+    put(cold, values)
+    chk = checkpoint(cold, tmp_path / "chk")
+    halves = []
+    for name, own in (("low", range(GROUPS // 2)), ("high", range(GROUPS // 2, GROUPS))):
+        half = new_cold(tmp_path / name, own)
+        taken_over(copy_of(chk, tmp_path / f"{name}-files"), required(chk), "total", own, half)
+        mine = {key: value for key, value in values.items() if key in dict(half.rows())}
+        put(half, {key: value + 1000 for key, value in mine.items()})
+        halves.append((own, mine, checkpoint(half, tmp_path / f"{name}-chk"), half))
+    assert {**halves[0][1], **halves[1][1]} == values
+    assert not halves[0][1].keys() & halves[1][1].keys()
+    again = new_cold(tmp_path / "again")
+    for own, _, folder, _ in halves:
+        rows = list(
+            rows_of(folder, required(folder), "total", *(group.to_bytes(2, "big") for group in (own.start, own.stop)))
+        )
+        taken_over(folder, required(folder), "total", own, again)
+        assert len(rows) == len({address for address, _ in rows})
+        assert [*rows] == sorted(rows, key=lambda row: row[0][:2])
+
+    assert dict(again.rows()) == {key: value + 1000 for key, value in values.items()}
+    for each in (cold, again, *(half for *_, half in halves)):
+        each.close()
+
+
+def checkpoint(cold: Cold, folder: Path) -> Path:
+    folder.mkdir()
+    frozen = cold.hand_over(None)
+    frozen.settle()
+    RunsOf(GROUPS, {"total": frozen.link(folder)}).write(folder)
+    return folder
+
+
+def required(folder: Path) -> RunsOf:
+    stored = runs_of(folder)
+    assert stored is not None
+    return stored
+
+
+def copy_of(folder: Path, to: Path) -> Path:
+    to.mkdir()
+    for path in folder.iterdir():
+        (to / path.name).write_bytes(path.read_bytes())
+    return to
+
+
+def test_a_snapshot_is_the_state_of_its_moment_whatever_is_written_and_merged_before_it_is_stored(
+    cold: Cold, tmp_path: Path
+) -> None:
+    put(cold, dict.fromkeys(range(100), 1))
+    keys, ones = list(range(50)), np.full(50, 2)
+    frozen = cold.hand_over(Changed(lambda: (cold.keys(keys), ones, np.ones(50, np.bool_))))
+    for step in range(3 * MAX_RUNS):
+        put(cold, dict.fromkeys(range(100), 10 + step))
+    frozen.settle()
+    (tmp_path / "chk").mkdir()
+    RunsOf(GROUPS, {"total": frozen.link(tmp_path / "chk")}).write(tmp_path / "chk")
+
+    other = new_cold(tmp_path / "other")
+    taken_over(tmp_path / "chk", required(tmp_path / "chk"), "total", range(GROUPS), other)
+    assert dict(other.rows()) == {key: 2 if key < 50 else 1 for key in range(100)}
+    other.close()
+
+
+def test_files_go_when_nobody_needs_them_any_more(cold: Cold) -> None:
+    for step in range(4 * MAX_RUNS):
+        put(cold, dict.fromkeys(range(50), step))
+    gc.collect()
+    kept = {part.path for tier in cold.tiers.values() for run in tier.runs for part in run.parts}
+
+    assert set(cold.folder.iterdir()) == kept
+
+
+def test_a_damaged_file_is_found_when_it_is_merged_and_stops_the_task_not_the_data(cold: Cold) -> None:
+    """Long after it was written: a bit of a value has changed on the disk."""
+    put(cold, dict.fromkeys(range(5_000), 7))
+    (part,) = cold.tiers[INTS].runs[0].parts
+    data = bytearray(part.path.read_bytes())
+    at = data.index(np.full(4, 7).tobytes())
+    data[at] ^= 1
+    part.path.write_bytes(data)
+
+    def go_on() -> None:
+        for step in range(2 * MAX_RUNS):
+            put(cold, dict.fromkeys(range(5_000), step))
+            cold.tiers[INTS].wait()
+
+    with pytest.raises(CheckpointDamaged, match=part.name):
+        go_on()
+    with pytest.raises(CheckpointDamaged, match="checksum"):  # again and again, until the job restarts
+        list(cold.find([1]))
+
+
+def test_a_file_that_is_cut_short_is_refused_when_it_is_taken_over(cold: Cold, tmp_path: Path) -> None:
+    put(cold, dict.fromkeys(range(1_000), 7))
+    chk = copy_of(checkpoint(cold, tmp_path / "chk"), tmp_path / "fetched")
+    (path,) = chk.glob("*.run")
+    path.write_bytes(path.read_bytes()[:-100])
+    other = new_cold(tmp_path / "other")
+    with pytest.raises(CheckpointDamaged, match=path.name):
+        taken_over(chk, required(chk), "total", range(GROUPS), other)
+    other.close()
+
+
+def test_a_full_disk_names_state_and_folder_and_what_was_handed_over_stays(
+    cold: Cold, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    keys, cells = [1, 2], np.array([10, 20])
+    frozen = cold.hand_over(Changed(lambda: (cold.keys(keys), cells, np.ones(2, np.bool_))))
+    write = Part.write
+
+    def full(folder: Path, columns: Columns) -> Part:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cold_module.Part, "write", staticmethod(full))
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"cannot write to its folder .*No space left.*state 'total'.*folder="):
+            frozen.settle()
+    assert found(cold, [1, 2, 3]) == {1: 10, 2: 20}
+    monkeypatch.setattr(cold_module.Part, "write", staticmethod(write))
+    frozen.settle()
+    assert found(cold, [1, 2, 3]) == {1: 10, 2: 20}
+    assert cold.pending is None
