@@ -394,6 +394,17 @@ def test_what_was_held_and_for_how_long_is_reported() -> None:
     assert (timings.start_delay_s, timings.alignment_s, timings.alignment_bytes) == (2.0, 3.0, held)
 
 
+def test_a_checkpoint_says_how_long_the_slot_heard_nothing_since_the_one_before() -> None:
+    worker = Worker().start()
+    for pause_s in (0.5, 4.0, 0.25):
+        worker.slot.paused(pause_s)
+    for checkpoint in (1, 2):
+        worker.get(worker.a.barrier(checkpoint), worker.b.barrier(checkpoint))
+        worker.uploads.run_all()
+
+    assert [worker.acknowledged(checkpoint).timings.pause_s for checkpoint in (1, 2)] == [4.0, 0.0]
+
+
 # -- a frame at a time ------------------------------------------------------------------------------------------------
 
 

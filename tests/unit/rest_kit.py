@@ -159,6 +159,7 @@ def completed(id: int, **more: Any) -> CheckpointChanged:
             start_delay_s=0.010,
             alignment_s=0.020 * slot.layer,
             sync_s=0.001,
+            pause_s=0.007 * slot.layer,
             async_s=0.030,
             alignment_bytes=100 * n,
             added_bytes=100,

@@ -257,7 +257,7 @@ def test_sources_state_and_sinks_add_their_own(tmp_path: Path) -> None:
 
     assert own["numbers"] == {"pendingRecords": 3}
     assert set(own["counts"]) == {m.name for m in METRICS if m.help.startswith("RocksDB: ")}
-    assert own["counts"]["rocksdb.estimate-num-keys"] > 0
+    assert own["counts"]["rocksdb.block-cache-usage"] > 0
     assert set(own["out"]) == {m.name for m in METRICS if m.help.startswith("sinks: ")}
 
 

@@ -285,6 +285,7 @@ def test_explain_says_where_the_time_went(rest: Rest) -> None:
     assert (slowest["vertexId"], slowest["subtask"], slowest["total"]) == (rest.vertex(1), 1, 400)
     phases = {name: slowest[name] for name in ("startDelay", "alignment", "sync", "upload", "other")}
     assert phases == {"startDelay": 10, "alignment": 20, "sync": 1, "upload": 30, "other": 339}
+    assert slowest["pause"] == max(vertex["pause"] for vertex in explained["vertices"]) == 7
     assert explained["storing"] == 250
     assert explained["largestStates"][0] == {"uid": "sums", "subtask": 0, "size": 1000}
 

@@ -287,6 +287,21 @@ def test_a_snapshot_outlives_later_ones_and_their_release(backends):
     assert plain(backend.snapshot().sections(), INT)["total"] == {1: 3}
 
 
+def test_metrics_count_runs_and_rows(backends):
+    backend, function = backends.bound(INT)
+    for key in range(100):
+        backend.set_current_key(key)
+        function.total.set(key)
+        function.counts.put("a", key)
+    before = backend.metrics()
+    backend.snapshot().files()
+    after = backend.metrics()
+
+    assert before["rocksdb.estimate-num-keys"] == 0
+    assert after["rocksdb.estimate-num-keys"] == 200
+    assert after["rocksdb.live-sst-files-size"] > before["rocksdb.live-sst-files-size"] + 100 * (8 + 8 + 8 + 1)
+
+
 def test_files_are_links_that_stay_until_release_and_only_tables_are_shareable(backends):
     backend, function = backends.bound(INT)
     backend.set_current_key(1)
@@ -299,7 +314,7 @@ def test_files_are_links_that_stay_until_release_and_only_tables_are_shareable(b
         *(f.name for f in files if "MANIFEST" in f.name),
         "RUNS",
     ]
-    assert all(file.name.endswith(".sst") for file in files if file.shareable)
+    assert {file.path.suffix for file in files if file.shareable} == {".sst", ".run"}
     assert all(file.path.stat().st_size == file.size for file in files)
     function.total.set(2)
     again = {file.name for file in backend.snapshot().files()}

@@ -213,10 +213,10 @@ def checkpoint_details(details: dict[str, Any], explained: dict[str, Any]) -> Re
         parts.append(Text(f"  {details['failure_message']}", style="red"))
     if details.get("external_path"):
         parts.append(Text(f"  {details['external_path']}", style="dim"))
-    columns = ("vertex", "acks", "total", "barrier's way", "alignment", "sync", "upload", "state")
+    columns = ("vertex", "acks", "total", "barrier's way", "alignment", "sync", "upload", "pause", "state")
     made = table(*columns, numbers=columns[1:])
     for vertex in explained["vertices"]:
-        times = [how_long(vertex[k] / 1000) for k in ("total", "startDelay", "alignment", "sync", "upload")]
+        times = [how_long(vertex[k] / 1000) for k in ("total", "startDelay", "alignment", "sync", "upload", "pause")]
         acks = f"{vertex['acknowledged']}/{vertex['parallelism']}"
         made.add_row(vertex["name"], acks, *times, how_big(vertex["stateSize"]))
     parts += [Text(""), made]

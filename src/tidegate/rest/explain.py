@@ -1,4 +1,8 @@
-"""Where one checkpoint's time went: the barrier's way, alignment, the synchronous part, the upload, storing. Driver; pure."""
+"""Where one checkpoint's time went: the barrier's way, alignment, the synchronous part, the upload, storing. Driver; pure.
+
+`pause` is none of its parts: the longest time since the checkpoint before in which a slot heard nothing, because a record or
+its state took so long. A barrier that comes then waits for it, and so the time is in the barrier's way or in alignment.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +58,7 @@ def _subtask(vertex: Vertex, index: int, part: SlotCheckpoint) -> dict[str, Any]
         "vertexId": vertex.id,
         "subtask": index,
         "total": ms(part.acknowledged_after_s),
+        "pause": ms(part.timings.pause_s),
         **_phases(part),
     }
 
@@ -88,6 +93,7 @@ def _vertex(vertex: Vertex, parts: list[SlotCheckpoint]) -> dict[str, Any]:
         "acknowledged": len(parts),
         "parallelism": vertex.parallelism,
         "total": max((ms(part.acknowledged_after_s) for part in parts), default=0),
+        "pause": max((ms(part.timings.pause_s) for part in parts), default=0),
         **longest,
         "stateSize": sum(part.operator_bytes.get(uid, 0) for part in parts for uid in vertex.uids),
     }

@@ -127,6 +127,11 @@ METRICS: tuple[Metric, ...] = (
         ("currentInputWatermark", G, "event time of the first operator, in milliseconds since the epoch"),
         ("checkpointAlignmentTime", G, "nanoseconds between the first and the last barrier of the newest checkpoint"),
         ("checkpointStartDelayNanos", G, "nanoseconds from the newest checkpoint's trigger to its first barrier here"),
+        (
+            "longestPauseMs",
+            G,
+            "longest time in which the slot heard nothing, in milliseconds, before the newest checkpoint",
+        ),
     ),
     *_rows(
         Scope.OPERATOR,

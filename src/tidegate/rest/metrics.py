@@ -138,6 +138,7 @@ class Measured:
             numbers |= {
                 "checkpointAlignmentTime": int(part.timings.alignment_s * 1e9),
                 "checkpointStartDelayNanos": int(part.timings.start_delay_s * 1e9),
+                "longestPauseMs": round(part.timings.pause_s * 1000),
             }
         return numbers
 

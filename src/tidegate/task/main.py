@@ -170,6 +170,7 @@ class SlotProcess:
             now = clock()
             waited, self._waited_s = self._waited_s, 0.0  # in a source's poll, for records to come
             if worked:
+                slot.paused(now - last - waited)
                 self._busy_s += now - last - waited
                 self._idle_s += waited
             else:

@@ -186,6 +186,10 @@ class Slot:
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
+    def paused(self, seconds: float) -> None:
+        """So long the last turn heard nothing: neither a barrier nor the driver."""
+        self._checkpoints.pause_s = max(self._checkpoints.pause_s, seconds)
+
     def turn(self, patience_s: float) -> bool:
         """One piece of work. False when there was nothing to do; a source may wait up to `patience_s` for records."""
         letter = self.mailbox.take_letter()

@@ -84,6 +84,7 @@ class SlotCheckpoints:
     control: ControlPort
     crash_points: CrashPoints
     clock: Callable[[], float]
+    pause_s: float = 0.0  #: the longest since the last snapshot
     _kept: dict[CheckpointId, _Kept] = field(default_factory=dict, init=False)
     _uploads: dict[CheckpointId, Upload] = field(default_factory=dict, init=False)
 
@@ -166,9 +167,11 @@ class SlotCheckpoints:
             start_delay_s=action.start_delay_s,
             alignment_s=action.alignment_s,
             sync_s=self.clock() - began,
+            pause_s=self.pause_s,
             alignment_bytes=self.input.held_bytes,
             unaligned=kept.capture is not None,
         )
+        self.pause_s = 0.0
         self.crash_points.reach("slot.snapshot-taken", self.slot, checkpoint)
         self.on(SnapshotTaken(checkpoint))
 

@@ -138,6 +138,7 @@ class SnapshotTimings(msgspec.Struct, frozen=True):
     start_delay_s: float = 0.0  # trigger's arrival at the slot to the first barrier
     alignment_s: float = 0.0  # first to last barrier
     sync_s: float = 0.0
+    pause_s: float = 0.0  # since the snapshot before, the longest time in which the slot heard nothing
     async_s: float = 0.0
     alignment_bytes: int = 0  # held back during alignment
     in_flight_bytes: int = 0  # stored with an unaligned snapshot

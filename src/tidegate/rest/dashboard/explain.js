@@ -27,9 +27,9 @@ export function explained(story, link) {
     isStoring ? null : h("p", { class: "hint" }, REMEDIES[key], key === "upload" && !story.incremental ? " Incremental checkpoints store less." : null),
     waiting(missing),
     h("div", { class: "legends" }, PHASES.map(([phase, title]) => h("span", { class: "legend" }, h("i", { class: phase }), title))),
-    table([["Vertex"], ["The longest of each part"], ...PHASES.map(([, title]) => [title, 1]), ["Total", 1]], [
-      ["Slowest subtask", timeline(slowest, longest), ...PHASES.map(([phase]) => format.span(slowest[phase])), format.span(slowest.total)],
-      ...story.vertices.map((vertex) => [vertex.name, timeline(vertex, longest), ...PHASES.map(([phase]) => format.span(vertex[phase])), format.span(vertex.total)]),
+    table([["Vertex"], ["The longest of each part"], ...PHASES.map(([, title]) => [title, 1]), ["Total", 1], ["Longest pause", 1]], [
+      ["Slowest subtask", timeline(slowest, longest), ...PHASES.map(([phase]) => format.span(slowest[phase])), format.span(slowest.total), format.span(slowest.pause)],
+      ...story.vertices.map((vertex) => [vertex.name, timeline(vertex, longest), ...PHASES.map(([phase]) => format.span(vertex[phase])), format.span(vertex.total), format.span(vertex.pause)]),
     ], { class: "stacked inline named" }),
     storing === null ? null : h("p", { class: "hint" }, `Then, in the driver: ${format.span(storing)} until the checkpoint was in the log.`),
     h("h3", null, "Largest states"), table([["Operator"], ["Subtask", 1], ["Size", 1]], story.largestStates.map((entry) => [h("code", null, entry.uid), entry.subtask, format.bytes(entry.size)]), { class: "pairs" }),
