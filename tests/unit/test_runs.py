@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,31 @@ def test_many_rows_are_merged_in_a_thread_into_parts_that_do_not_overlap(cold: C
     ends = [(part.first, part.last) for part in oldest.parts]
     assert all(last < first for (_, last), (first, _) in itertools.pairwise(ends))
     assert dict(cold.rows()) == {key: min(key // 5_000 * 5_000, 35_000) for key in range(41_000)}
+
+
+def test_what_is_written_while_a_merge_is_under_way_is_merged_after_it(
+    cold: Cold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, go_on, check = threading.Event(), threading.Event(), Part.check
+
+    def slow(part: Part) -> None:
+        if threading.current_thread().name == "tidegate-merge":
+            began.set()
+            assert go_on.wait(30)
+        check(part)
+
+    monkeypatch.setattr(Part, "check", slow)
+    for step in range(MAX_RUNS + 1):
+        put(cold, dict.fromkeys(range(10_000), step))
+    assert began.wait(30)
+    for step in range(3 * MAX_RUNS):
+        put(cold, dict.fromkeys(range(100), 100 + step))
+    assert len(cold.tiers[INTS].runs) == 4 * MAX_RUNS + 1
+    go_on.set()
+    cold.tiers[INTS].wait()
+
+    assert len(cold.tiers[INTS].runs) <= MAX_RUNS
+    assert found(cold, [0, 99, 100]) == {0: 99 + 3 * MAX_RUNS, 99: 99 + 3 * MAX_RUNS, 100: MAX_RUNS}
 
 
 def columns(*rows: tuple[int, bytes, int]) -> Columns:

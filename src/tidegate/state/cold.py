@@ -119,10 +119,12 @@ class Tier:
     def add(self, run: Run) -> None:
         with self._lock:
             self.runs = (run, *self.runs)
+        if self._thread is not None and self._thread.is_alive():
+            return  # it looks again when it is done; two merges at a time could take the same run
         due = self._due()
         if sum(run.rows for run in due) <= _AT_ONCE_ROWS:
             self._merge(due)
-        elif due and (self._thread is None or not self._thread.is_alive()):
+        else:
             self._thread = threading.Thread(target=self._merge_all, name="tidegate-merge", daemon=True)
             self._thread.start()
 
@@ -134,7 +136,7 @@ class Tier:
     def _due(self) -> tuple[Run, ...]:
         """Neighbours that are to become one: as many as are no larger than all newer ones of them together."""
         runs = self.runs
-        if len(runs) <= MAX_RUNS or (self._thread is threading.current_thread() and self._stopped):
+        if len(runs) <= MAX_RUNS:
             return ()
         if sum(run.rows for run in runs[:-1]) >= runs[-1].rows:
             return runs
