@@ -10,14 +10,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from rocksdb_kit import AMPLE, FORGETFUL, NONE, RocksBackends, Room, rocks_backends
-from state_kit import MAX_PARALLELISM, bound, plain
+from rocksdict import Options, Rdict
+from state_kit import MAX_PARALLELISM, Everything, bound, plain
 
 from tidegate.errors import CheckpointDamaged, ConfigurationError, ProtocolViolation, TypeDeclarationError
 from tidegate.state.backend import StoredFolder, bind_states
-from tidegate.state.declarations import ListState, MapState, ValueState
+from tidegate.state.declarations import ListState, MapState, ValueState, declared_states
 from tidegate.state.key_groups import key_group
 from tidegate.state.keys import key_type
+from tidegate.state.namespaces import in_namespace
 from tidegate.state.rocksdb import RocksStateBackend, sections_in
+from tidegate.state.rocksdb_keys import Addresses
+from tidegate.state.rocksdb_options import RocksMemory, database_options
+from tidegate.state.rocksdb_store import RocksStore
 
 INT = key_type(int)
 ANY = key_type(None)
@@ -496,3 +501,27 @@ def test_a_job_that_changes_to_the_heap_reads_the_files(backends):
         heap.restore(section.state, section.kind, [section.rows])
 
     assert plain(heap.snapshot().sections(), INT)["log"] == expected
+
+
+@pytest.mark.parametrize("same_range", [True, False])
+def test_values_that_an_older_release_has_stored_as_rows_become_runs(backends, same_range: bool) -> None:
+    addresses, memory = Addresses(INT, range(MAX_PARALLELISM), MAX_PARALLELISM), RocksMemory(backends.settings)
+    store = RocksStore(backends.folder / "older", lambda: database_options(backends.settings, memory))
+    keys = [*range(500), in_namespace(3, b"w")]
+    with store.lock:
+        store.family(declared_states(Everything())["total"]).write(
+            [(addresses.of(key, "total"), (7).to_bytes(8, "little")) for key in keys]
+        )
+        store.checkpoint(backends.folder / "stored")
+    store.close()
+    own = range(MAX_PARALLELISM if same_range else MAX_PARALLELISM // 2)
+    backend, _ = backends.bound(INT, True, own)
+
+    adopted = backend.restore_files([StoredFolder(backends.folder / "stored", range(MAX_PARALLELISM))])
+    mine = [key for key in keys if backend.key_group_of(key if isinstance(key, int) else 3) in own]
+    assert adopted == same_range
+    assert dict(backend.entries("total")) == dict.fromkeys(mine, 7)
+    assert "state/total" not in Rdict.list_cf(str(backend._store.folder), Options(raw_mode=True))
+    again, _ = backends.bound(INT, True, own)
+    assert again.restore_files([backends.fetched(backend.snapshot(), "new", own)])
+    assert dict(again.entries("total")) == dict.fromkeys(mine, 7)
