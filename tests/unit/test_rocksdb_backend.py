@@ -525,3 +525,22 @@ def test_values_that_an_older_release_has_stored_as_rows_become_runs(backends, s
     again, _ = backends.bound(INT, True, own)
     assert again.restore_files([backends.fetched(backend.snapshot(), "new", own)])
     assert dict(again.entries("total")) == dict.fromkeys(mine, 7)
+
+
+def test_what_was_read_ahead_is_never_older_than_what_was_written_since() -> None:
+    with rocks_backends(NONE) as made:
+        backend, function = made.bound(INT)
+        for key in range(10):
+            backend.set_current_key(key)
+            function.total.set(key)
+        backend.expect(list(range(12)))
+        seen = []
+        for key in (0, 1, 5, 6, 1, 11, 2, 2):
+            backend.set_current_key(key)
+            seen.append(function.total.get())
+            function.total.set(100 + key)
+        backend.set_current_key(3)
+        function.total.clear()
+
+        assert seen == [0, 1, 5, 6, 101, 0, 2, 102]
+        assert function.total.get() == 0

@@ -8,6 +8,7 @@ _UNSETTLED = ("tests/unit/test_rocksdb_unsettled.py",)
 _THREADS = ("tests/unit/test_heap_increment_threads.py",)
 _TIMERS = ("tests/unit/test_timer_queue.py",)
 _SIZES = ("tests/unit/test_state_section_sizes.py",)
+_RUNS = ("tests/unit/test_runs.py",)
 _MODEL = ("tests/unit/test_state_model.py",)
 
 MUTANTS = (
@@ -286,6 +287,48 @@ MUTANTS = (
         "sequence-begins-again",
         "after a rescale what is added to a list in RocksDB is numbered from the beginning",
         (Change("state/rocksdb.py", "        self._store.raise_sequence(states.sequence)\n", ""),),
+        ("tests/unit/test_rocksdb_backend.py",),
+    ),
+    Mutant(
+        "gone-keys-come-back",
+        "a merge forgets that a key is gone, though an older run has it",
+        (Change("state/cold.py", "is_oldest = due[-1] is self.runs[-1]", "is_oldest = True"),),
+        _RUNS,
+    ),
+    Mutant(
+        "foreign-rows-come-back",
+        "a file that was taken over at a rescale counts with the rows of other subtasks' key groups",
+        (
+            Change(
+                "state/run_files.py",
+                "columns = read_columns(folder / name).within(first, last)\n                if",
+                "columns = read_columns(folder / name)\n                if",
+            ),
+        ),
+        _RUNS,
+    ),
+    Mutant(
+        "two-merges-at-a-time",
+        "what is written while runs are merged is merged at once, and both take the same run",
+        (Change("state/cold.py", "            return  # it looks again", "            pass  # it looks again"),),
+        _RUNS,
+    ),
+    Mutant(
+        "one-hash-one-key",
+        "of two keys with one hash the second is not found",
+        (Change("state/runs.py", "            sought = sought[~same]  #", "            break  #"),),
+        _RUNS,
+    ),
+    Mutant(
+        "read-ahead-is-stale",
+        "a value that was read ahead hides what was written since",
+        (
+            Change(
+                "state/rocksdb_values.py",
+                "            if self._ahead:\n",
+                "            if False:\n",
+            ),
+        ),
         ("tests/unit/test_rocksdb_backend.py",),
     ),
 )
