@@ -172,6 +172,7 @@ class Slot:
             crash_points=crash_points,
             clock=clock,
         )
+        self.paused = self._checkpoints.paused
         self._slices = SliceSizer()
         self._work: FrameAtHand | None = None
         self._started = False
@@ -185,10 +186,6 @@ class Slot:
         self.finished = False
 
     # -- the loop -------------------------------------------------------------------------------------------------
-
-    def paused(self, seconds: float) -> None:
-        """So long the last turn heard nothing: neither a barrier nor the driver."""
-        self._checkpoints.pause_s = max(self._checkpoints.pause_s, seconds)
 
     def turn(self, patience_s: float) -> bool:
         """One piece of work. False when there was nothing to do; a source may wait up to `patience_s` for records."""

@@ -92,6 +92,10 @@ class SlotCheckpoints:
         for action in self.machine.on(event, self.clock()):
             self._act(action)
 
+    def paused(self, seconds: float) -> None:
+        """So long the last turn heard nothing: neither a barrier nor the driver."""
+        self.pause_s = max(self.pause_s, seconds)
+
     def on_time(self, now: float) -> None:
         due = self.machine.next_time()
         if due is not None and due <= now:
