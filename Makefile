@@ -15,7 +15,7 @@ BENCHMARKS  = $(sort $(shell grep -l __main__ benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo docs test test-slow check format bench mutants prove traces java services services-stop fetched installed setup clean
+.PHONY: help demo docs test test-slow check format bench peers mutants prove traces java services services-stop fetched installed setup clean
 
 # The stamp holds the folder that it was made for: in a copied or moved checkout the installed package would still be
 # the old folder's, so the set-up runs again there.
@@ -68,6 +68,11 @@ format: $(READY) ## format the code and repair what the linter can repair
 
 bench: java $(READY) ## run the benchmarks and print their results as JSON
 	@for script in $(BENCHMARKS); do echo "bench: $$script" >&2; $(SPARK) $$script || exit 1; done
+
+# Each peer in an environment of its own, made at the first run, in the user's cache (about 1 GB). PEERS="--only columns,flink_sql"
+# leaves others out.
+peers: java $(READY) ## Tidegate beside Flink, PyFlink, Spark, Bytewax and Pathway: the same work, in turn
+	@$(SPARK) benchmarks/peers/compare.py --check $(PEERS)
 
 mutants: java $(READY) ## plant named faults in the protocol; the tests must catch each
 	@sh tools/in_memory.sh $(SPARK) tools/mutants.py

@@ -19,6 +19,8 @@ from tidegate.spark.session import make_session
 
 warnings.simplefilter("ignore")
 
+RESULTS = Path(__file__).parent / "results"
+
 
 def session(slots: int = 24) -> Any:
     return make_session("tidegate-benchmark", f"local[{slots}]", slots)
@@ -61,6 +63,12 @@ def percentile(values: list[float], fraction: float) -> float:
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def save(name: str, result: dict[str, Any]) -> None:
+    """The file that stands behind a claim: benchmarks/results/NAME.json."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")
 
 
 def finish(result: dict[str, Any]) -> None:

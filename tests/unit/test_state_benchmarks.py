@@ -2,47 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import sys
-import warnings
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+from tidegate.testing import in_process
 
 
-@pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Imports one of them by name; its folders are the test's."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    before = set(sys.modules)
-
-    def load(name: str) -> Any:
-        with warnings.catch_warnings():  # they switch warnings off for themselves
-            module = __import__(name)
-        monkeypatch.setattr(module.harness, "fresh_folder", lambda name: _made(tmp_path / name))
-        return module
-
-    yield load
-    for name in set(sys.modules) - before:
-        if getattr(sys.modules[name], "__file__", None) and Path(str(sys.modules[name].__file__)).parent == FOLDER:
-            del sys.modules[name]
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def said(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
-    return found
-
-
-def test_snapshot_pause(benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    module = benchmark("snapshot_pause")
+def test_snapshot_pause(benchmarks: Any, monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
+    module = benchmarks("snapshot_pause")
     monkeypatch.setattr(module, "AT_LEAST_S", 0.0)
     monkeypatch.setattr(module, "WARM_UP_S", 0.0)
     monkeypatch.setattr(module, "KEYS_OF", {10_000: 50, 100_000: 100, 1_000_000: 200})
@@ -52,29 +22,65 @@ def test_snapshot_pause(benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys:
     finally:
         sys.setswitchinterval(interval)
 
-    assert set(said(capsys)["asynchronous_ms"]) == {
+    assert set(said()["asynchronous_ms"]) == {
         f"{layout}_{keys}" for layout in ("columns", "objects") for keys in (10_000, 100_000, 1_000_000)
     }
 
 
-def test_incremental(benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    module = benchmark("incremental")
+def test_incremental(benchmarks: Any, monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
+    module = benchmarks("incremental")
     monkeypatch.setattr(module, "COMPACTION_TIME_S", 0.0)
     module.main(500, 3)
 
-    found = said(capsys)
+    found = said()
     assert found["orphans"] == 0
     for faults in found["after_faults"].values():
         assert faults["killed_in_mid_upload"] == 3
         assert faults["checkpoints_given_up"] >= 3
 
 
-def test_rocksdb(benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    module = benchmark("rocksdb")
+def test_rocksdb(benchmarks: Any, monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
+    module = benchmarks("rocksdb")
     monkeypatch.setattr(module, "KEYS", 100)
     monkeypatch.setattr(module, "BATCH", 64)
     monkeypatch.setattr(module, "SMALL_MEMORY_BYTES", 1 << 18)
     module.main(1, 20_000)
 
-    for way in said(capsys)["beyond_the_cache"].values():
+    for way in said()["beyond_the_cache"].values():
         assert way["keys"] == 10 * way["keys_in_memory"] > 0
+
+
+def test_large_state(benchmarks: Any, monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
+    module = benchmarks("large_state")
+    monkeypatch.setattr(module, "perf_counter", itertools.count().__next__)  # so that more work takes longer, always
+    with in_process():
+        assert module.checked(None, "uniform", False) == ["tidegate uniform"]
+        module.main(["--keys", "200", "--updates", "4000", "--no-flink", "--memory-mb", "16"], spark="none")
+
+    result = said()
+    assert result["tidegate_zipf_updates_per_s"] > 0
+    assert result["longest_pause_ms"] >= result["pause_p999_ms"]
+    assert result["checkpoints_completed"] > 0
+
+
+def test_large_state_updates_a_few_keys_often_by_zipfs_law(benchmarks: Any) -> None:
+    module = benchmarks("large_state")
+    indices = module.np.arange(20_000)
+    counts = {
+        spread: module.np.sort(module.np.bincount(module.keys_of(indices, 1000, spread), minlength=1000))
+        for spread in module.SPREADS
+    }
+
+    assert counts["uniform"].min() > 5
+    assert counts["uniform"].max() < 50
+    assert counts["zipf"][-1] > 1500
+    assert counts["zipf"].min() == 1, "each key was inserted"
+
+
+def test_a_percentile_of_pauses_counts_the_batches_without_one(benchmarks: Any) -> None:
+    module = benchmarks("large_state")
+    runs = [{"pauses": module.np.array([0.2, 0.5]), "batches": 1000}]
+
+    assert module.pause_percentile_ms(runs, 0.999) == 500
+    assert module.pause_percentile_ms(runs, 0.998) == 200
+    assert module.pause_percentile_ms(runs, 0.5) == 0
