@@ -6,15 +6,19 @@ Machines are noisy, so nothing here is absolute: everything is a ratio of runs m
 from __future__ import annotations
 
 import json
+import os
+import platform
 import shutil
 import statistics
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tidegate.coordinator.observing import CheckpointChanged, CheckpointStatistics, CheckpointStatus, JobEvent
 from tidegate.spark.session import make_session
 
 warnings.simplefilter("ignore")
@@ -44,6 +48,25 @@ def interleave(rounds: int, runs: dict[str, Callable[[], float]]) -> dict[str, l
     return results
 
 
+class Checkpoints:
+    """Every checkpoint of a job that ended: `client.view.subscribe(Checkpoints())`."""
+
+    def __init__(self) -> None:
+        self.ended: dict[int, CheckpointStatistics] = {}
+
+    def __call__(self, event: JobEvent) -> None:
+        if isinstance(event, CheckpointChanged) and event.statistics.duration_s is not None:
+            self.ended[event.statistics.checkpoint] = event.statistics
+
+    def completed_s(self) -> list[float]:
+        """How long each took that was completed."""
+        found = list(self.ended.values())
+        return [each.duration_s or 0.0 for each in found if each.status is CheckpointStatus.COMPLETED]
+
+    def failed(self) -> int:
+        return sum(each.status is CheckpointStatus.FAILED for each in list(self.ended.values()))
+
+
 def ratios(over: list[float], under: list[float]) -> list[float]:
     return [a / b for a, b in zip(over, under)]
 
@@ -63,6 +86,18 @@ def percentile(values: list[float], fraction: float) -> float:
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def machine() -> dict[str, Any]:
+    """What a number belongs to; without the name of anything."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cores": os.cpu_count(),
+        "memory_gb": round(memory / 1e9),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in ("tidegate", "pyspark", "pyarrow", "numpy")},
+    }
 
 
 def save(name: str, result: dict[str, Any]) -> None:

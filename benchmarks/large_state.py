@@ -23,7 +23,6 @@ import os
 import statistics
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
@@ -39,12 +38,12 @@ import pyarrow.compute as pc
 import work
 
 import tidegate as tg
-from tidegate.coordinator.observing import CheckpointChanged, CheckpointStatistics, CheckpointStatus, JobEvent
 
 WRITES = pa.schema([("k", pa.int64()), ("v", pa.string())])
 COUNTS = pa.schema([("k", pa.int64()), ("n", pa.int64())])
 MODULUS = 1 << 30  #: a power of two, so that x * (2 * x + 1) is a permutation below it
 SPREADS = ("uniform", "zipf")
+CHECKED = (5_000, 20_000)  #: keys and updates, when every count is compared
 LEAST_PAUSE_S = 0.001  #: shorter ones are not kept, only counted
 
 
@@ -119,19 +118,6 @@ class _CountsWriter(tg.SinkWriter):
             work.write(self.folder, zip(columns.column(0).to_pylist(), columns.column(1).to_pylist()), os.getpid())
 
 
-class Checkpoints:
-    """Every checkpoint that ended."""
-
-    def __init__(self) -> None:
-        self.ended: dict[int, CheckpointStatistics] = {}
-        self._lock = threading.Lock()
-
-    def __call__(self, event: JobEvent) -> None:
-        if isinstance(event, CheckpointChanged) and event.statistics.duration_s is not None:
-            with self._lock:
-                self.ended[event.statistics.checkpoint] = event.statistics
-
-
 def ours(
     spark: Any, keys: int, updates: int, spread: str, memory_mb: int, answers: Path | None = None
 ) -> dict[str, Any]:
@@ -152,22 +138,20 @@ def ours(
         .process_batches(Keep(notes), uid="keep", returns=COUNTS)
         .sink_to(Counts(answers), uid="counts")
     )
-    checkpoints = Checkpoints()
+    checkpoints = harness.Checkpoints()
     began = perf_counter()
     client = env.execute_async()
     client.view.subscribe(checkpoints)
     client.wait()
     seconds = perf_counter() - began
     noted = [np.load(file) for file in notes.glob("pauses-*.npy")]
-    ended = list(checkpoints.ended.values())
-    completed = [each.duration_s for each in ended if each.status is CheckpointStatus.COMPLETED]
     return {
         "seconds": seconds,
         "pauses": np.concatenate([each[1:] for each in noted]),
         "batches": int(sum(each[0] for each in noted)),
-        "slowest_checkpoint_s": max(completed, default=0.0),
-        "completed": len(completed),
-        "failed": sum(each.status is CheckpointStatus.FAILED for each in ended),
+        "slowest_checkpoint_s": max(checkpoints.completed_s(), default=0.0),
+        "completed": len(checkpoints.completed_s()),
+        "failed": checkpoints.failed(),
     }
 
 
@@ -192,7 +176,7 @@ def check(answers: Path, keys: int, updates: int, spread: str) -> None:
 
 def checked(spark: Any, spread: str, flink: bool) -> list[str]:
     """Few keys, every count compared."""
-    keys, updates, names = 5_000, 20_000, []
+    (keys, updates), names = CHECKED, []
     for name in ("tidegate", "flink") if flink else ("tidegate",):
         with tempfile.TemporaryDirectory(prefix="tidegate-counts-") as folder:
             if name == "tidegate":
@@ -273,7 +257,7 @@ def main(arguments: list[str] | None = None, spark: Any = None) -> None:
         "memory_mb": options.memory_mb,
         "rounds": options.rounds,
         "checked": right,
-        "machine": compare.machine(),
+        "machine": harness.machine() | {"peers": compare.environments.RELEASES},
     }
     if options.save:
         harness.save(options.save, result)

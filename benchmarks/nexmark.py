@@ -138,7 +138,10 @@ def main(arguments: list[str] | None = None, spark: Any = None) -> None:
         result["least_vs_flink"] = min(ratios.values())
     if all(name in ratios for name in SIX):
         result["least_vs_flink_of_six"] = min(ratios[name] for name in SIX)
-    result |= {"missing": [name for name in QUERIES if name not in names], "machine": compare.machine()}
+    result |= {
+        "missing": [name for name in QUERIES if name not in names],
+        "machine": harness.machine() | {"peers": compare.environments.RELEASES},
+    }
     if options.save:
         harness.save(options.save, result)
     harness.finish(result)

@@ -1,6 +1,7 @@
 """How long a job stands still when a worker dies, and when it is rescaled.
 
     python benchmarks/recovery.py [--sizes small,100mb,1gb] [--backends rocksdb,hashmap] [--rounds 3] [--small-rounds 10]
+                                  [--heap-keys 20000000] [--save NAME]
 
 Two sources feed two workers that keep a value for each key. New records come at a fixed rate by the clock of the wall, as
 from a queue outside, so what is not read while the job is down waits. After a completed checkpoint a worker gets kill -9.
@@ -17,7 +18,8 @@ from a queue outside, so what is not read while the job is down waits. After a c
 
 `recovery_s` is of small state, the median of 10. Large states are measured with local recovery, and again with the local copies
 deleted right before the kill ("storage"), in turn, in one job. Storage is a folder of the same disk, which flatters storage.
-"rescale" is the gap of a running job that goes from 2 to 3 subtasks and back, with local copies. Last line: JSON.
+"rescale" is the gap of a running job that goes from 2 to 3 subtasks and back, with local copies. `heap_20m_keys_s` is of a
+state alone, without a job (benchmarks/heap_restore.py). Last line: JSON.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
+import heap_restore
 
 import tidegate as tg
 from tidegate.connectors.contract import ReaderContext, Source, SourceReader, Split
@@ -52,7 +55,7 @@ from tidegate.ids import SlotId
 
 RATE = 2000.0  #: new records a second
 VALUE_BYTES = 1000
-SIZES = {"small": 1_000, "100mb": 100_000, "1gb": 1_000_000}  #: keys
+SIZES = {"small": 1_000, "100mb": 100_000, "1gb": 1_000_000, "10gb": 10_000_000}  #: keys
 SPLITS = 2
 ROWS_PER_POLL = 2000
 NOTE_EVERY_S = 0.01
@@ -362,6 +365,8 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3, help="for large states, each way")
     parser.add_argument("--small-rounds", type=int, default=10)
+    parser.add_argument("--heap-keys", type=int, default=20_000_000, help="0: not measured")
+    parser.add_argument("--save", help="name of a file in benchmarks/results")
     options = parser.parse_args()
     spark = harness.session()
     result: dict[str, Any] = {}
@@ -370,9 +375,28 @@ def main() -> None:
             name = "small" if size == "small" else f"{size}_{backend}"
             rounds = options.small_rounds if size == "small" else options.rounds
             result[name] = measure(spark, size, backend, rounds)
-    if "small" in result:
-        result = {"recovery_s": result["small"]["small"]["recovery"], **result}
+    if options.heap_keys:
+        result["heap"] = heap_restore.measure(options.heap_keys)
+    result = headline(result) | result | {"machine": harness.machine()}
+    if options.save:
+        harness.save(options.save, result)
     harness.finish(result)
+
+
+def headline(result: dict[str, Any]) -> dict[str, float]:
+    """What is claimed, by one name each."""
+    found = {}
+    if "small" in result:
+        found["recovery_s"] = result["small"]["small"]["recovery"]
+    for size in ("1gb", "10gb"):
+        if f"{size}_rocksdb" in result:
+            large = result[f"{size}_rocksdb"]
+            found[f"rocksdb_{size}_local_s"] = large["local"]["recovery"]
+            found[f"rocksdb_{size}_storage_s"] = large["storage"]["recovery"]
+            found[f"rescale_{size}_s"] = large["rescale_s"]["2->3"]
+    if "heap" in result:
+        found["heap_20m_keys_s"] = result["heap"]["heap_20m_keys_s"]
+    return found
 
 
 if __name__ == "__main__":

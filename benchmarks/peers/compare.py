@@ -20,13 +20,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import shutil
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -201,18 +199,6 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def machine() -> dict[str, Any]:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {
-        "cores": os.cpu_count(),
-        "memory_gb": round(memory / 1e9),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("tidegate", "pyspark", "pyarrow", "numpy")}
-        | environments.RELEASES,
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default=",".join(CANDIDATES), help="names of candidates")
@@ -234,7 +220,10 @@ def main() -> None:
         except (Failed, environments.CannotBeHad) as error:
             harness.say(f"{name} cannot be checked: {error}")
     speeds, missing = measure(names, options.rounds, options.scale)
-    result = summary(speeds, missing) | {"checked": checked, "machine": machine()}
+    result = summary(speeds, missing) | {
+        "checked": checked,
+        "machine": harness.machine() | {"peers": environments.RELEASES},
+    }
     print(table(result))
     if options.save:
         harness.save(options.save, result)

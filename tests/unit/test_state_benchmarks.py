@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,10 +53,11 @@ def test_rocksdb(benchmarks: Any, monkeypatch: pytest.MonkeyPatch, said: Any) ->
 
 def test_large_state(benchmarks: Any, monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
     module = benchmarks("large_state")
+    monkeypatch.setattr(module, "CHECKED", (200, 1000))
     monkeypatch.setattr(module, "perf_counter", itertools.count().__next__)  # so that more work takes longer, always
     with in_process():
         assert module.checked(None, "uniform", False) == ["tidegate uniform"]
-        module.main(["--keys", "200", "--updates", "4000", "--no-flink", "--memory-mb", "16"], spark="none")
+        module.main(["--keys", "200", "--updates", "1000", "--no-flink", "--memory-mb", "16"], spark="none")
 
     result = said()
     assert result["tidegate_zipf_updates_per_s"] > 0
@@ -84,3 +86,32 @@ def test_a_percentile_of_pauses_counts_the_batches_without_one(benchmarks: Any) 
     assert module.pause_percentile_ms(runs, 0.999) == 500
     assert module.pause_percentile_ms(runs, 0.998) == 200
     assert module.pause_percentile_ms(runs, 0.5) == 0
+
+
+def test_heap_restore(benchmarks: Any, tmp_path: Path) -> None:
+    module = benchmarks("heap_restore")
+    for layout in module.LAYOUTS:
+        kind = module.store(layout, 3000, tmp_path / layout)
+        assert module.restore(layout, kind, tmp_path / layout)["keys"] == 3000
+
+
+def test_recovery_says_what_is_claimed_by_one_name_each(benchmarks: Any) -> None:
+    found = benchmarks("recovery").headline(
+        {
+            "small": {"small": {"recovery": 0.7}},
+            "1gb_rocksdb": {
+                "local": {"recovery": 1.1},
+                "storage": {"recovery": 1.4},
+                "rescale_s": {"2->3": 1.5, "3->2": 9},
+            },
+            "heap": {"heap_20m_keys_s": 5.5},
+        }
+    )
+
+    assert found == {
+        "recovery_s": 0.7,
+        "rocksdb_1gb_local_s": 1.1,
+        "rocksdb_1gb_storage_s": 1.4,
+        "rescale_1gb_s": 1.5,
+        "heap_20m_keys_s": 5.5,
+    }
