@@ -71,7 +71,7 @@ VIEWS = {
 
 def run(task: work.Task, name: str) -> None:
     printed = None if task.answers is None else Printed(task.answers)
-    env = StreamExecutionEnvironment.get_execution_environment(configuration(task, table_local_time_zone="UTC"))
+    env = StreamExecutionEnvironment.get_execution_environment(configuration(task, {"table.local-time-zone": "UTC"}))
     tables = StreamTableEnvironment.create(env)
     # One reader, so that times go on together; its numbers are dealt out in turn.
     source = NumberSequenceSource(0, task.records - 1)

@@ -113,7 +113,7 @@ QUERIES = {
         "sessions of each bidder",
         f"""WITH gaps AS (
                 SELECT bidder, ts,
-                       ts - LAG(ts) OVER (PARTITION BY bidder ORDER BY ts) >= {GAP_MS} AS starts FROM bid
+                       ts - LAG(ts) OVER (PARTITION BY bidder ORDER BY ts) > {GAP_MS} AS starts FROM bid
             ), numbered AS (
                 SELECT bidder, ts, SUM(CASE WHEN starts THEN 1 ELSE 0 END) OVER (
                     PARTITION BY bidder ORDER BY ts RANGE UNBOUNDED PRECEDING) AS session FROM gaps

@@ -31,7 +31,7 @@ class RunningSum(KeyedProcessFunction):
 
 def run(task: work.Task, mode: str) -> None:
     printed = None if task.answers is None else Printed(task.answers)
-    env = StreamExecutionEnvironment.get_execution_environment(configuration(task, python_execution__mode=mode))
+    env = StreamExecutionEnvironment.get_execution_environment(configuration(task, {"python.execution-mode": mode}))
     tables = StreamTableEnvironment.create(env)
     numbers(env, tables, task.records)
     stream = tables.to_data_stream(tables.from_path("numbers"))

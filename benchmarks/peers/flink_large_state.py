@@ -36,11 +36,11 @@ def run(task: work.Task) -> None:
     given = parser.parse_args(task.options)
     printed = None if task.answers is None else Printed(task.answers)
     rocksdb = {
-        "state_backend_type": "rocksdb",
-        "execution_checkpointing_incremental": "true",
-        "taskmanager_memory_managed_size": f"{given.memory_mb * work.PARALLELISM}m",
+        "state.backend.type": "rocksdb",
+        "execution.checkpointing.incremental": "true",
+        "taskmanager.memory.managed.size": f"{given.memory_mb * work.PARALLELISM}m",
     }
-    env = StreamExecutionEnvironment.get_execution_environment(configuration(task, **rocksdb))
+    env = StreamExecutionEnvironment.get_execution_environment(configuration(task, rocksdb))
     tables = StreamTableEnvironment.create(env)
     source = NumberSequenceSource(0, task.records - 1)
     indices = env.from_source(source, WatermarkStrategy.no_watermarks(), "indices", Types.LONG())

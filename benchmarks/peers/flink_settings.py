@@ -8,7 +8,7 @@ import work
 from pyflink.common import Configuration
 
 
-def configuration(task: work.Task, **more: str) -> Configuration:
+def configuration(task: work.Task, more: dict[str, str] | None = None) -> Configuration:
     settings = {
         "parallelism.default": str(work.PARALLELISM),
         "execution.checkpointing.interval": f"{work.CHECKPOINT_S}s",
@@ -17,7 +17,7 @@ def configuration(task: work.Task, **more: str) -> Configuration:
         "execution.checkpointing.dir": (task.state / "checkpoints").as_uri(),
         "state.backend.type": "hashmap",
         "pipeline.object-reuse": "true",
-        **{name.replace("__", "-").replace("_", "."): value for name, value in more.items()},
+        **(more or {}),
     }
     made = Configuration()
     for name, value in settings.items():
