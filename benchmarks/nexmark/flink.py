@@ -1,6 +1,8 @@
-"""Flink SQL's side of Nexmark: the events of events.py made by the same arithmetic, and one query. Runs in Flink's environment.
+"""Flink SQL's side of Nexmark: the events of events.py made by the same arithmetic, and queries, one after the other.
 
-python flink.py QUERY --records EVENTS [--answers FOLDER]
+Runs in Flink's environment:
+
+    python flink.py QUERY[,QUERY] --records EVENTS [--answers FOLDER]
 """
 
 from __future__ import annotations
@@ -69,8 +71,8 @@ VIEWS = {
 }
 
 
-def run(task: work.Task, name: str) -> None:
-    printed = None if task.answers is None else Printed(task.answers)
+def events(task: work.Task) -> StreamTableEnvironment:
+    """Tables of what there is."""
     env = StreamExecutionEnvironment.get_execution_environment(configuration(task, {"table.local-time-zone": "UTC"}))
     tables = StreamTableEnvironment.create(env)
     # One reader, so that times go on together; its numbers are dealt out in turn.
@@ -89,27 +91,44 @@ def run(task: work.Task, name: str) -> None:
     tables.create_temporary_view("events", tables.from_data_stream(numbers.rebalance(), schema))
     for view, query in VIEWS.items():
         tables.execute_sql(f"CREATE TEMPORARY VIEW {view} AS {query}")
+    return tables
+
+
+def answer(tables: StreamTableEnvironment, name: str, sink: str) -> None:
     query = tables.sql_query(QUERIES[name].for_flink)
     types = query.get_resolved_schema().get_column_data_types()
     columns = ", ".join(f"c{place} {_sql_type(str(type_))}" for place, type_ in enumerate(types))
-    tables.execute_sql(
-        f"CREATE TABLE answers ({columns}) WITH ('connector' = '{'blackhole' if printed is None else 'print'}')"
-    )
+    tables.execute_sql(f"CREATE TABLE answers_{name} ({columns}) WITH ('connector' = '{sink}')")
+    query.execute_insert(f"answers_{name}").wait()
+
+
+def run(task: work.Task, names: list[str]) -> None:
+    printed = None if task.answers is None else Printed(task.answers)
+    tables = events(task)
     began = perf_counter()
-    query.execute_insert("answers").wait()
+    rows, failed = {}, {}
+    for name in names:
+        try:
+            answer(tables, name, "blackhole" if printed is None else "print")
+        except Exception as error:
+            if printed is None:
+                raise
+            failed[name] = str(error)[:2000]
+        if printed is not None:
+            rows[name] = printed.since_last()
     seconds = perf_counter() - began
     if printed is not None and task.answers is not None:
-        (task.answers / "rows.json").write_text(json.dumps(printed.stop()))
+        printed.stop()
+        (task.answers / "rows.json").write_text(json.dumps({"rows": rows, "failed": failed}))
     work.finish(task.records, seconds)
 
 
 def _sql_type(type_: str) -> str:
-    """Of what Python says of a type."""
-    if type_.startswith(("VarChar", "Char")):
-        return "STRING"
-    return {"BigInt": "BIGINT", "Double": "DOUBLE", "Int": "INT"}[type_.partition("Type")[0]]
+    """Without its length, and whether it may be NULL."""
+    name = type_.partition("(")[0].partition(" ")[0]
+    return "STRING" if name in ("VARCHAR", "CHAR") else name
 
 
 if __name__ == "__main__":
     asked = work.task()
-    run(asked, asked.options[0])
+    run(asked, asked.options[0].split(","))

@@ -15,8 +15,15 @@ class Printed:
     def __init__(self, folder: Path) -> None:
         self.file = folder / "printed"
         self._stdout = os.dup(1)
+        self._read = 0
         with self.file.open("wb") as file:
             os.dup2(file.fileno(), 1)
+
+    def since_last(self) -> list[tuple[str, list[str]]]:
+        """Rows that came since it was asked before: for several jobs of one JVM."""
+        text = self.file.read_text()
+        rows, self._read = rows_of(text[self._read :]), len(text)
+        return rows
 
     def stop(self) -> list[tuple[str, list[str]]]:
         """The rows: what became of each (+I, -U, +U, -D; nothing in a DataStream) and its cells. From now on this process
