@@ -95,6 +95,11 @@ RATIOS = {
     "record_vs_pathway": ("record", "pathway"),
     "string_vs_bytewax": ("string", "bytewax"),
 }
+#: Peers that do other work than this, so that nothing could be compared.
+NOT_COMPARED = {
+    "quix": "Quix Streams reads and writes nothing but Kafka, which would be measured with it",
+    "spark_rtm": "Spark's Real-time Mode reads nothing but Kafka, and takes no function with state from Python",
+}
 
 
 class Failed(Exception):
@@ -182,7 +187,7 @@ def summary(speeds: dict[str, list[float]], missing: dict[str, str]) -> dict[str
             result[name], result[f"{name}_spread"] = harness.median(found), harness.spread(found)
     result["records_per_s"] = {name: int(harness.median(found)) for name, found in speeds.items()}
     result["records_per_s_spread"] = {name: [int(v) for v in harness.spread(found)] for name, found in speeds.items()}
-    return result | {"missing": missing, "rounds": len(next(iter(speeds.values()), []))}
+    return result | {"missing": missing | NOT_COMPARED, "rounds": len(next(iter(speeds.values()), []))}
 
 
 def table(result: dict[str, Any]) -> str:
@@ -196,7 +201,7 @@ def table(result: dict[str, Any]) -> str:
             lines.append(f"{candidate.what:36}{median:>20}{f'{low} to {high}':>18}   {', '.join(beside)}")
         elif name in result["missing"]:
             lines.append(f"{candidate.what:36}{'not measured':>20}   {result['missing'][name].splitlines()[0]}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"{name}: {reason}" for name, reason in NOT_COMPARED.items())])
 
 
 def main() -> None:

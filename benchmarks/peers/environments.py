@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 import fetch
 
-RELEASES = {"apache-flink": "2.3.0", "bytewax": "0.21.1", "pathway": "0.33.0", "quixstreams": "3.28.1"}
+RELEASES = {"apache-flink": "2.3.0", "bytewax": "0.21.1", "pathway": "0.33.0"}
 PYTHONS = ((3, 11), (3, 12))  #: what Flink and Bytewax have wheels for; one for all of them
 
 

@@ -82,7 +82,7 @@ def test_a_peer_that_fails_is_left_out_and_said(peers: Any, monkeypatch: pytest.
     result = peers.summary(*peers.measure(["record", "flink_sql", "bytewax"], 2, 1.0))
 
     assert result["record_vs_flink_sql"] == 3
-    assert result["missing"] == {"bytewax": "there is no wheel"}
+    assert result["missing"] == {"bytewax": "there is no wheel", **peers.NOT_COMPARED}
     assert "record_vs_bytewax" not in result
     assert "not measured   there is no wheel" in peers.table(result)
 
