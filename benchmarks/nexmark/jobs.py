@@ -12,6 +12,7 @@ from typing import Any
 
 import events
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import queries
@@ -264,6 +265,101 @@ def q4(env: Env, count: int) -> Any:
     return rises.key_by(0).process(Average(), uid="average", returns=tuple[int, float])
 
 
+# -- windows ------------------------------------------------------------------------------------------------------------------
+
+TUMBLING = tg.TumblingEventTimeWindows("10s")
+HOTTEST = columns(("start", int), ("auction", int), ("n", int))
+HIGHEST = columns(("start", int), ("auction", int), ("bidder", int), ("price", int), ("ts", int))
+ROLES = columns(("id", int), ("name", str), ("is_person", int), ("is_seller", int), ("ts", int))
+SELLERS = columns(("start", int), ("id", int), ("name", str))
+SESSIONS = columns(("bidder", int), ("n", int), ("start", int), ("end", int))
+BIDS = columns(("bidder", int), ("n", int))
+
+
+def in_time(stream: Any) -> Any:
+    late = tg.WatermarkStrategy.bounded_out_of_orderness(f"{events.DISORDER_MS}ms", timestamp="ts")
+    return stream.assign_timestamps_and_watermarks(late)
+
+
+def largest(batch: pa.RecordBatch, group: Any, column: str) -> pa.RecordBatch:
+    """The rows of each group that have its largest value."""
+    values = pd.Series(batch[column].to_numpy())
+    return batch.filter(pa.array((values.groupby(np.asarray(group)).transform("max") == values).to_numpy()))
+
+
+class Hottest(tg.WindowBatchFunction):
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> pa.RecordBatch:
+        best = largest(batch, batch["slid_start"].to_numpy(), "n")
+        return pa.RecordBatch.from_arrays([best["slid_start"], best["auction"], best["n"]], schema=HOTTEST)
+
+
+SLID = columns(("auction", int), ("slid_start", int), ("n", int))
+
+
+def q5(env: Env, count: int) -> Any:
+    counted = (
+        in_time(bids(env, count))
+        .key_by("auction")
+        .window(tg.SlidingEventTimeWindows("10s", "2s"))
+        .aggregate(n=tg.count(), uid="counted")
+    )
+    slid = batches(counted, SLID, lambda b: [b["auction"], b["window_start"], b["n"]])
+    # The results of windows that end together are in one slide.
+    last = slid.key_by("slid_start").window(tg.TumblingEventTimeWindows("2s"))
+    return last.process_batches(Hottest(), uid="hottest", returns=HOTTEST)
+
+
+class Highest(tg.ProcessWindowFunction):
+    def process(self, key: int, context: Any, found: Any) -> Rows:
+        rows = list(found)
+        most = max(row["price"] for row in rows)
+        yield from (row for row in rows if row["price"] == most)
+
+
+def q7(env: Env, count: int) -> Any:
+    def candidates(b: pa.RecordBatch) -> list[Any]:
+        """A batch has few of them, so hardly anything is left to shuffle."""
+        best = largest(b, b["ts"].to_numpy() // queries.WINDOW_MS, "price")
+        start = best["ts"].to_numpy() // queries.WINDOW_MS * queries.WINDOW_MS
+        return [pa.array(start), best["auction"], best["bidder"], best["price"], best["ts"]]
+
+    best = in_time(batches(bids(env, count), HIGHEST, candidates))
+    return best.key_by("start").window(TUMBLING).process(Highest(), uid="highest", returns=HIGHEST)
+
+
+def q8(env: Env, count: int) -> Any:
+    def zeros(b: pa.RecordBatch, one: int) -> pa.Array:
+        return pa.array(np.full(len(b), one))
+
+    persons = batches(
+        stream(env, count, "person"), ROLES, lambda b: [b["id"], b["name"], zeros(b, 1), zeros(b, 0), b["ts"]]
+    )
+    sellers = batches(
+        stream(env, count, "auction"),
+        ROLES,
+        lambda b: [b["seller"], pa.array([""] * len(b)), zeros(b, 0), zeros(b, 1), b["ts"]],
+    )
+    both = in_time(persons).union(in_time(sellers)).key_by("id").window(TUMBLING)
+    roles = both.aggregate(who=tg.max("name"), persons=tg.sum("is_person"), sellers=tg.sum("is_seller"), uid="roles")
+
+    def new_sellers(b: pa.RecordBatch) -> list[Any]:
+        b = b.filter(pc.and_(pc.greater(b["persons"], 0), pc.greater(b["sellers"], 0)))
+        return [b["window_start"], b["id"], b["who"]]
+
+    return batches(roles, SELLERS, new_sellers)
+
+
+def q11(env: Env, count: int) -> Any:
+    sessions = in_time(bids(env, count)).key_by("bidder").window(tg.EventTimeSessionWindows("10s"))
+    counted = sessions.aggregate(n=tg.count(), uid="sessions")
+    return batches(counted, SESSIONS, lambda b: [b["bidder"], b["n"], b["window_start"], b["window_end"]])
+
+
+def q12(env: Env, count: int) -> Any:
+    windows = bids(env, count).key_by("bidder").window(tg.TumblingProcessingTimeWindows("10s"))
+    return batches(windows.aggregate(n=tg.count(), uid="counted"), BIDS, lambda b: [b["bidder"], b["n"]])
+
+
 # -- statistics and ranks -----------------------------------------------------------------------------------------------------
 
 
@@ -362,6 +458,6 @@ def q19(env: Env, count: int) -> Any:
 
 
 JOBS: dict[str, Callable[[Env, int], Any]] = {
-    "q0": q0, "q1": q1, "q2": q2, "q3": q3, "q4": q4, "q9": q9, "q13": q13, "q14": q14, "q15": q15, "q16": q16, "q17": q17,
-    "q18": q18, "q19": q19, "q20": q20, "q22": q22,
+    "q0": q0, "q1": q1, "q2": q2, "q3": q3, "q4": q4, "q5": q5, "q7": q7, "q8": q8, "q9": q9, "q11": q11, "q12": q12,
+    "q13": q13, "q14": q14, "q15": q15, "q16": q16, "q17": q17, "q18": q18, "q19": q19, "q20": q20, "q22": q22,
 }  # fmt: skip

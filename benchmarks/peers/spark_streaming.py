@@ -1,5 +1,6 @@
-"""Spark itself: `native` (its streaming aggregation) and `tws` (Python's transformWithState), micro-batches of about a second,
-which are its checkpoints. State in RocksDB, with changelogs.
+"""Spark itself: `native` (its streaming aggregation), `tws` (Python's transformWithState) and `windows` (a count and a sum for
+each tumbling window of 1 s, for benchmarks/windows.py), in micro-batches of about a second, which are its checkpoints. State in
+RocksDB, with changelogs.
 
 Spark has no end of such an input, so a batch is `--batch` records, and the query is stopped after as many batches as it takes.
 """
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import windows_work as windows
 import work
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
@@ -51,25 +53,36 @@ def session() -> SparkSession:
 
 
 def sums(numbers: DataFrame, way: str) -> DataFrame:
+    if way == "windows":
+        return windowed(numbers)
+    keyed: Any = numbers.select(
+        (f.col("value") % work.KEYS).alias("key"), (1 + f.col("value") % work.VALUES).alias("value")
+    ).groupBy("key")
     if way == "native":
-        return numbers.groupBy("key").agg(f.sum("value").alias("sum"))
-    keyed: Any = numbers.groupBy("key")
+        return keyed.agg(f.sum("value").alias("sum"))
     return keyed.transformWithState(RunningSum(), "key LONG, sum LONG", "update", "none")
+
+
+def windowed(numbers: DataFrame) -> DataFrame:
+    """The results of a window leave when the watermark has passed its end."""
+    time = f"timestamp_millis({windows.time_ms('value', 'div')}) AS time"
+    events = numbers.selectExpr(f"{windows.key('value')} AS k", f"{windows.value('value')} AS v", time).withWatermark(
+        "time", "1 second"
+    )
+    grouped = events.groupBy(f.window("time", "1 second"), "k").agg(f.count("*").alias("n"), f.sum("v").alias("total"))
+    return grouped.select("k", "total")
 
 
 def run(task: work.Task) -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("way", choices=("native", "tws"))
+    parser.add_argument("way", choices=("native", "tws", "windows"))
     parser.add_argument("--batch", type=int, required=True)
     options = parser.parse_args(task.options)
     spark = session()
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", options.batch)
     numbers = rate.option("numPartitions", work.PARALLELISM).load()
-    numbers = numbers.select(
-        (f.col("value") % work.KEYS).alias("key"), (1 + f.col("value") % work.VALUES).alias("value")
-    )
     batches = task.records // options.batch
-    out = sums(numbers, options.way).writeStream.outputMode("update")
+    out = sums(numbers, options.way).writeStream.outputMode("append" if options.way == "windows" else "update")
     out = out.option("checkpointLocation", str(task.state / "checkpoint"))
     if task.answers is None:
         out = out.format("noop")
