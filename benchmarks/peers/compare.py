@@ -119,7 +119,7 @@ def run(candidate: Candidate, records: int, options: list[str], answers: Path | 
             command += ["--answers", str(answers)]
         try:
             done = subprocess.run(
-                command, check=False, capture_output=True, text=True, timeout=PATIENCE_S, env=environment()
+                command, check=False, capture_output=True, text=True, timeout=PATIENCE_S, env=environment(candidate)
             )
         except subprocess.TimeoutExpired as error:
             raise Failed(f"no end within {PATIENCE_S:g} s") from error
@@ -128,9 +128,11 @@ def run(candidate: Candidate, records: int, options: list[str], answers: Path | 
     return work.said(done.stdout)
 
 
-def environment() -> dict[str, str]:
+def environment(candidate: Candidate) -> dict[str, str]:
     """Without what was set for another Spark, or for this process's."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    if candidate.package == "pyspark":
+        kept["PYTHONPATH"] = environments.with_protobuf()
     return kept | {"PYSPARK_PYTHON": sys.executable, "PYTHONWARNINGS": "ignore"}
 
 

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 import fetch
 
 RELEASES = {"apache-flink": "2.3.0", "bytewax": "0.21.1", "pathway": "0.33.0"}
+PROTOBUF = "6.33.5"  #: what Python's transformWithState needs beside PySpark
 PYTHONS = ((3, 11), (3, 12))  #: what Flink and Bytewax have wheels for; one for all of them
 
 
@@ -39,6 +40,23 @@ def python_of(package: str) -> str:
                 raise CannotBeHad(f"{package} {RELEASES[package]} could not be installed: {error}") from error
             stamp.touch()
     return python
+
+
+def with_protobuf() -> str:
+    """A folder for the PYTHONPATH of PySpark. :raises CannotBeHad:"""
+    place = fetch.cache() / "peers" / f"protobuf-{PROTOBUF}-{sys.version_info.major}.{sys.version_info.minor}"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with fetch.alone(place.parent / "protobuf.lock"):
+        if not (place / "ready").exists():
+            shutil.rmtree(place, ignore_errors=True)
+            try:
+                fetch.run(
+                    [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(place), f"protobuf=={PROTOBUF}"]
+                )
+            except fetch.NotFetched as error:
+                raise CannotBeHad(f"protobuf {PROTOBUF} could not be installed: {error}") from error
+            (place / "ready").touch()
+    return str(place)
 
 
 def _python() -> str:
