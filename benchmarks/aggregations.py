@@ -52,7 +52,7 @@ def rocksdb() -> KeyedStateBackend:
 def operator(aggregation: str, columns: bool, backend: KeyedStateBackend) -> Any:
     env = tg.StreamEnvironment("aggregations")
     stream = env.from_collection([(1, 2)], uid="numbers", type=PAIR)
-    keyed = stream.key_by(0) if columns else stream.key_by(lambda pair: pair[0], key_type=int)
+    keyed = stream.key_by(0) if columns else stream.key_by(lambda pair: int(pair[0]), key_type=int)
     AGGREGATIONS[aggregation](keyed).print()
     (planned,) = [planned for planned in plan_job("aggregations", env._graph, 1).operators if planned.uid == "agg"]
     spec: Any = planned.operator.spec

@@ -32,7 +32,7 @@ class Batch:
     `origins` is there right after a source that reads several splits side by side, and not carried on.
     """
 
-    __slots__ = ("_columns", "_rows", "origins", "timestamps", "type")
+    __slots__ = ("_columns", "_rows", "_values", "origins", "timestamps", "type")
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class Batch:
         self.type = type
         self._rows = rows
         self._columns = columns
+        self._values: dict[int, list[Any]] = {}  #: of columns, by their place, as Python objects
         self.timestamps = timestamps
         self.origins: Origins | None = None
 
@@ -59,10 +60,22 @@ class Batch:
     def has_rows(self) -> bool:
         return self._rows is not None
 
+    @property
+    def has_lists(self) -> bool:
+        """The values of each field are at hand, so that columns are made of them at once."""
+        return False
+
     def rows(self) -> list[Any]:
         if self._rows is None:
             self._rows = self.type.to_rows(self._columns)
         return self._rows
+
+    def column_values(self, at: int) -> list[Any]:
+        """One column as Python objects; the same list each time."""
+        values = self._values.get(at)
+        if values is None:
+            values = self._values[at] = self.type.column_values(self.columns(), at)
+        return values
 
     def columns(self) -> pa.RecordBatch:
         """Raises TypeDeclarationError when the stream is untyped or a row does not fit the type."""
@@ -103,3 +116,44 @@ class Batch:
         """Rows that stem from the records at `places` and inherit their timestamps."""
         stamps = None if self.timestamps is None else self.timestamps[places]
         return Batch(type, rows, timestamps=stamps)
+
+
+class TupleBatch(Batch):
+    """Records that are tuples, as a list of values for each field: what a loop emits (graph/record_loop.py).
+
+    Rows or columns are made when they are asked for, and only one of them for most readers.
+    """
+
+    __slots__ = ("_lists",)
+
+    def __init__(
+        self, type: RecordType, lists: list[list[Any]], timestamps: np.ndarray[Any, Any] | None = None
+    ) -> None:
+        super().__init__(type, [], None, timestamps)
+        self._rows = None
+        self._lists = lists
+
+    def __len__(self) -> int:
+        return len(self._lists[0])
+
+    @property
+    def has_lists(self) -> bool:
+        return True
+
+    def rows(self) -> list[Any]:
+        if self._rows is None:
+            self._rows = list(zip(*self._lists, strict=True))
+        return self._rows
+
+    def columns(self) -> pa.RecordBatch:
+        if self._columns is None:
+            self._columns = self.type.batch_of_values(self._lists)
+        return self._columns
+
+    def slice(self, start: int, stop: int) -> Batch:
+        self.rows()
+        return super().slice(start, stop)
+
+    def copied(self, copy: Copier) -> Batch:
+        self.rows()
+        return super().copied(copy)

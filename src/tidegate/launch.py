@@ -24,9 +24,10 @@ from tidegate.coordinator.inputs import written_sources
 from tidegate.coordinator.job import JobRun
 from tidegate.coordinator.observing import JobView
 from tidegate.errors import ConfigurationError, JobFolderInUse, UnshippableFunction
+from tidegate.graph.forms import forms
 from tidegate.graph.logical import MAIN_OUTPUT, LogicalGraph
 from tidegate.graph.plan import JobPlan, plan_job
-from tidegate.graph.specs import SinkSpec, SourceSpec, user_function_of
+from tidegate.graph.specs import KeyedProcessSpec, SinkSpec, SourceSpec, user_function_of
 from tidegate.graph.unkept import unkept
 from tidegate.graph.user_code import never_emits
 from tidegate.other_driver import other_driver, refusal
@@ -265,6 +266,14 @@ def say_warnings(graph: LogicalGraph) -> None:
             first.file,
             first.line,
         )
+    for uid, form in forms(graph.operators.values(), graph.edges).items():
+        operator = graph.operators[uid]
+        is_cliff = isinstance(operator.spec, KeyedProcessSpec) and operator.spec.row_by_row is not None and form.instead
+        if is_cliff:  # a function of the user's is expected to be called for each record, and explain() says so
+            log.warning(
+                "%s at %s works record by record, many times slower than by columns: %s. Way out: %s",
+                *(operator, operator.line, form.why, form.instead),
+            )
     for op in graph.operators.values():
         silent = never_emits(op.spec)
         read_by = [graph.operators[edge.downstream] for edge in graph.outputs_of(op.uid) if edge.tag == MAIN_OUTPUT]

@@ -1,4 +1,5 @@
-"""In every test here the invariants of the machines are asserted after each event, those of whole jobs too."""
+"""In every test here the invariants of the machines are asserted after each event, those of whole jobs too; and functions are
+written into loops for the smallest batch, because batches are small here."""
 
 from __future__ import annotations
 
@@ -25,4 +26,5 @@ def machines_are_validated() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for machine in (CheckpointScheduler, SlotMachine):
             patch.setattr(machine, "on", validated(machine.on))
+        patch.setattr("tidegate.task.operators.process.WORTH_A_LOOP", 1)
         yield

@@ -8,6 +8,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from protocol_kit import fresh_storage
 
@@ -28,6 +29,7 @@ class Sale:
     amount: int
     price: float
     note: str | None = None
+    bonus: int | None = None
 
 
 SALES = [
@@ -39,6 +41,8 @@ SALES = [
     )
     for _ in range(200)
 ]
+for sale in SALES[::3]:
+    sale.bonus = RNG.randint(-50, 50)
 KEYS: dict[str, tuple[Any, ...]] = {"one column": ("shop",), "two columns": ("shop", "item")}
 AGGREGATIONS = {
     "count": lambda stream: stream.count(uid="agg"),
@@ -48,6 +52,15 @@ AGGREGATIONS = {
     "max of ints": lambda stream: stream.max("amount", uid="agg"),
     "min of floats": lambda stream: stream.min("price", uid="agg"),
     "max of floats": lambda stream: stream.max("price", uid="agg"),
+    "sum of what may be None": lambda stream: stream.sum("bonus", uid="agg"),
+    "min of what may be None": lambda stream: stream.min("bonus", uid="agg"),
+}
+#: The columns of a schema: their Arrow types, and what a value of each may be.
+COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "narrow": (pa.int32(), [None, 5, -7, 1000]),
+    "unsigned": (pa.uint16(), [None, 0, 3, 200]),
+    "single": (pa.float32(), [None, 0.5, -2.25, 8.0]),
+    "wide": (pa.int64(), [None, 2**40, -(2**41)]),
 }
 
 
@@ -62,7 +75,7 @@ def job(storage: str, aggregation: str, columns: bool, key: str, resume: str | N
     else:
         types = {"shop": str, "item": int}
         key_type = types[names[0]] if len(names) == 1 else tuple[str, int]
-        values = (lambda sale: sale.shop) if len(names) == 1 else (lambda sale: (sale.shop, sale.item))
+        values = (lambda sale: str(sale.shop)) if len(names) == 1 else (lambda sale: (sale.shop, sale.item))
         keyed = stream.key_by(values, key_type=key_type)
     AGGREGATIONS[aggregation](keyed).sink_to(LedgerSink("out"), uid="out")
     spec = env._graph.operators["agg"].spec  # type: ignore[index]
@@ -112,3 +125,39 @@ def test_what_is_no_number_is_folded_record_by_record() -> None:
 
     assert specs["text"] is specs["unknown"] is KeyedProcessSpec  # type: ignore[index]
     assert specs["number"] is KeyedBatchSpec  # type: ignore[index]
+
+
+def folded(rows: list[dict[str, Any]], column: str, how: str) -> list[dict[str, Any]]:
+    """What a built-in aggregation is, in plain Python: a None is passed over."""
+    so_far: dict[Any, Any] = {}
+    out = []
+    for row in rows:
+        key, value = row["shop"], row[column]
+        if value is not None:
+            before = so_far.get(key)
+            fold = {"sum": lambda a, b: a + b, "min": min, "max": max}[how]
+            so_far[key] = value if before is None else fold(before, value)
+        out.append((key, so_far.get(key)))
+    return out
+
+
+@pytest.mark.parametrize("how", ["sum", "min", "max"])
+@pytest.mark.parametrize("column", COLUMNS)
+def test_columns_of_a_schema_with_nulls_are_folded_as_python_would(column: str, how: str) -> None:
+    rng = random.Random(3)
+    fields = [pa.field("shop", pa.string()), *(pa.field(name, arrow) for name, (arrow, _) in COLUMNS.items())]
+    made = [
+        {"shop": rng.choice(["a", "b", None]), **{name: rng.choice(values) for name, (_, values) in COLUMNS.items()}}
+        for _ in range(150)
+    ]
+    forget_ledgers()
+    env = tg.StreamEnvironment("columns", parallelism=1)
+    env.checkpointing(every="10ms", storage=fresh_storage())
+    env.restart_strategy("fixed-delay", attempts=20, delay="0s")
+    keyed = env.from_collection(made, uid="sales", type=pa.schema(fields)).key_by("shop")
+    getattr(keyed, how)(column, uid="agg").sink_to(LedgerSink("out"), uid="out")
+    assert isinstance(env._graph.operators["agg"].spec, KeyedBatchSpec)  # type: ignore[index]
+
+    run_in_process(env, 2, [Crash("slot.before-ack", nth=2, times=2)])
+
+    assert ledger("out").rows() == folded(made, column, how)

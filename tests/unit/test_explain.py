@@ -23,14 +23,17 @@ def test_the_plan_shows_layers_chains_edges_types_and_slots() -> None:
         layer 0: 1 slot
           chain, parallelism 1, slot 0.0
             sequence (uid numbers): bounded source, emits int
-              map pair: emits tuple[int, int]
+              map pair: emits tuple[int, int], record by record
                 => sum 1 (uid sums): hash by f0, tuple[int, int]
 
         layer 1: 2 slots
           chain, parallelism 2, all slots of layer 1
-            sum 1 (uid sums): keyed, max parallelism 128, emits tuple[int, int]
+            sum 1 (uid sums): keyed, max parallelism 128, emits tuple[int, int], by columns
               print (uid printed): sink, at-least-once
-        """
+
+        Record by record, slower than by columns:
+          map pair: calls your function for each record. Filter, select and with_columns take Arrow expressions, map_batches a function over columns.
+        """  # noqa: E501
     )
 
 

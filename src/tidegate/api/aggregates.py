@@ -86,13 +86,16 @@ def count_function() -> KeyedProcessFunction:
 
 
 def fold_function(get: Callable[[Any], Any], fold: Callable[[Any, Any], Any], value_type: Any) -> KeyedProcessFunction:
-    """sum, min, max of one field: emits (key, result)."""
+    """sum, min, max of one field: emits (key, result). None is passed over, where a field may be None."""
 
     class Fold(KeyedProcessFunction):
         value = ValueState(value_type)
 
         def process_element(self, row: Any, ctx: Context) -> Iterator[Any]:
             current, value = self.value.get(), get(row)
+            if value is None:
+                yield (ctx.key, current)
+                return
             result = value if current is None else fold(current, value)
             self.value.set(result)
             yield (ctx.key, result)

@@ -21,12 +21,15 @@ from tidegate.functions.class_form import FilterFunction, FlatMapFunction, MapFu
 from tidegate.functions.process import KeyedBatchFunction, KeyedProcessFunction
 from tidegate.functions.windows import CountWindows
 from tidegate.graph import specs
+from tidegate.graph.function_text import text_of
 from tidegate.state.canonical_rows import column_type
 from tidegate.state.declarations import declared_states
 from tidegate.state.key_selector import KeySelector
 from tidegate.types import Pickled, RecordType, record_type
 
 if TYPE_CHECKING:
+    import pyarrow.compute as pc
+
     from tidegate.api.streams import DataStream
     from tidegate.api.windowed import WindowedStream
     from tidegate.functions.windows import WindowAssigner
@@ -67,7 +70,7 @@ class KeyedStream(AsyncTransformable, Generic[K, T]):
         """
         need_instance(function, KeyedProcessFunction, "process on a keyed stream")
         out = returned_type(declared_type(returns, output_type), function.process_element, True)
-        spec = specs.KeyedProcessSpec(function, self._key)
+        spec = specs.KeyedProcessSpec(function, self._key, text_of(function, "process_element"))
         return self._apply(
             spec, type(function).__name__, out, Asked(uid, name, parallelism, max_parallelism, on_error=on_error)
         )
@@ -130,9 +133,8 @@ class KeyedStream(AsyncTransformable, Generic[K, T]):
         return self._one_by_one("flat_map", function, declared, Asked(uid, name, parallelism, on_error=on_error))
 
     def filter(
-        self, function: Callable[[T], Any] | FilterFunction[T], *, uid: str | None = None, name: str | None = None,
-        parallelism: int | None = None,
-        on_error: str = "fail",
+        self, function: Callable[[T], Any] | FilterFunction[T] | pc.Expression, *, uid: str | None = None,
+        name: str | None = None, parallelism: int | None = None, on_error: str = "fail",
     ) -> DataStream[T]:  # fmt: skip
         """Keep the records for which the function is true. A FilterFunction may declare state of the key.
 
@@ -150,7 +152,9 @@ class KeyedStream(AsyncTransformable, Generic[K, T]):
 
     def _class_form(self, function: Any) -> specs.Spec:
         return (
-            specs.KeyedProcessSpec(function, self._key) if declared_states(function) else super()._class_form(function)
+            specs.KeyedProcessSpec(function, self._key, text_of(function, "process_element"))
+            if declared_states(function)
+            else super()._class_form(function)
         )
 
     # -- aggregations -----------------------------------------------------------------------------------------------
@@ -178,7 +182,8 @@ class KeyedStream(AsyncTransformable, Generic[K, T]):
         [1, 2, 4, 6]
         """
         combine = function.reduce if isinstance(function, ReduceFunction) else function
-        return self._reduced(combine, "reduce", Asked(uid, name, parallelism, max_parallelism))
+        why = specs.RowByRow("it calls your function for each record")
+        return self._reduced(combine, "reduce", Asked(uid, name, parallelism, max_parallelism), why)
 
     def aggregate(
         self, aggregate: aggregates.AggregateFunction, output_type: Any = None, *, uid: str | None = None,
@@ -201,7 +206,8 @@ class KeyedStream(AsyncTransformable, Generic[K, T]):
         """
         out = returned_type(declared_type(returns, output_type), aggregate.get_result, False)
         built_in = aggregates.aggregate_function(aggregate)
-        return self._built_in(built_in, out, "aggregate", Asked(uid, name, parallelism, max_parallelism))
+        why = specs.RowByRow(f"it calls {type(aggregate).__name__}.add for each record")
+        return self._built_in(built_in, out, "aggregate", Asked(uid, name, parallelism, max_parallelism), why)
 
     def count(
         self, *, uid: str | None = None, name: str | None = None,
@@ -214,9 +220,9 @@ class KeyedStream(AsyncTransformable, Generic[K, T]):
         [('a', 1), ('b', 1), ('a', 2)]
         """
         out = self._pairs(int)
-        by_batch = vectorised.in_batches(self._stream._type, self._key, int)
-        function = vectorised.count_function(out) if by_batch else aggregates.count_function()
-        return self._built_in(function, out, "count", Asked(uid, name, parallelism, max_parallelism))
+        why = vectorised.why_row_by_row(self._stream._type, self._key, int, "count")
+        function = aggregates.count_function() if why is not None else vectorised.count_function(out)
+        return self._built_in(function, out, "count", Asked(uid, name, parallelism, max_parallelism), why)
 
     def sum(
         self, field: FieldName, *, uid: str | None = None, name: str | None = None,
@@ -368,14 +374,17 @@ class KeyedStream(AsyncTransformable, Generic[K, T]):
         def better(best: Any, row: Any) -> Any:
             return row if is_better(get(row), get(best)) else best
 
-        return self._reduced(better, f"{how} {field}", asked)
+        why = specs.RowByRow(f"{how} keeps a whole record for each key, and compares them one by one")
+        return self._reduced(better, f"{how} {field}", asked, why)
 
-    def _reduced(self, combine: Callable[[Any, Any], Any], name: str, asked: Asked) -> DataStream[T]:
+    def _reduced(
+        self, combine: Callable[[Any, Any], Any], name: str, asked: Asked, why: specs.RowByRow
+    ) -> DataStream[T]:
         value_type = self._stream._type.annotation if self._stream._type.typed else Pickled
         if isinstance(value_type, pa.Schema):
             value_type = pa.struct(list(value_type))
         built_in = aggregates.reduce_function(combine, value_type)
-        return self._built_in(built_in, self._stream._type, name, asked)
+        return self._built_in(built_in, self._stream._type, name, asked, why)
 
     def _fold(self, field: FieldName, how: str, asked: Asked) -> DataStream[Any]:
         """Whole batches where the key and the number are columns, else record by record; the stored state is the same."""
@@ -383,7 +392,8 @@ class KeyedStream(AsyncTransformable, Generic[K, T]):
         value_type = selector.key_annotation
         out = self._pairs(value_type)
         function: KeyedProcessFunction | KeyedBatchFunction
-        if selector.fields is not None and vectorised.in_batches(self._stream._type, self._key, value_type):
+        why = vectorised.why_row_by_row(self._stream._type, self._key, value_type, how)
+        if why is None and selector.fields is not None:
             (column,) = selector.fields
             if how == "sum":
                 function = vectorised.sum_function(column, value_type, out)
@@ -393,7 +403,7 @@ class KeyedStream(AsyncTransformable, Generic[K, T]):
             folds: dict[str, Callable[[Any, Any], Any]] = {"sum": op.add, "min": min, "max": max}
             stored = Pickled if value_type is None else value_type
             function = aggregates.fold_function(selector.row_key(), folds[how], stored)
-        return self._built_in(function, out, f"{how} {field}", asked)
+        return self._built_in(function, out, f"{how} {field}", asked, why)
 
     def _pairs(self, value_type: Any) -> RecordType:
         key = self._key.key_annotation
@@ -401,13 +411,15 @@ class KeyedStream(AsyncTransformable, Generic[K, T]):
         return record_type(None if mixed or value_type is None else tuple_of([key, value_type]))
 
     def _built_in(
-        self, function: KeyedProcessFunction | KeyedBatchFunction, out: RecordType, name: str, asked: Asked
-    ) -> DataStream[Any]:
+        self, function: KeyedProcessFunction | KeyedBatchFunction, out: RecordType, name: str, asked: Asked,
+        why: specs.RowByRow | None,
+    ) -> DataStream[Any]:  # fmt: skip
+        """`why` it goes row by row, where it does."""
         spec: specs.Spec
         if isinstance(function, KeyedBatchFunction):
             spec = specs.KeyedBatchSpec(function, self._key)
         else:
-            spec = specs.KeyedProcessSpec(function, self._key)
+            spec = specs.KeyedProcessSpec(function, self._key, text_of(function, "process_element"), why)
         return self._apply(spec, name, out, asked)
 
     @property

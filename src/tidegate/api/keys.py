@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dis
 from dataclasses import replace
 from typing import Any, Protocol, get_origin
 
 from tidegate.api.user_line import calling_line
-from tidegate.errors import ConfigurationError, GraphError
+from tidegate.errors import ConfigurationError, GraphError, KeyTypeError
 from tidegate.state.key_selector import KeySelector
 from tidegate.state.keys import common_key_type, key_type
-from tidegate.types import RecordType, field_type, return_annotation_of
-from tidegate.types.records import DataclassRecords, SchemaRecords, TupleRecords
+from tidegate.types import DataType, RecordType, field_type, return_annotation_of
+from tidegate.types.records import DataclassRecords, ScalarRecords, SchemaRecords, TupleRecords
 
 
 class HasKey(Protocol):
@@ -44,7 +45,10 @@ def make_key_selector(
         annotation = declared if declared is not None else return_annotation_of(key[0], False)
         if annotation is None and _is_identity(key[0]) and records.typed:
             annotation = records.annotation
-        return _checked(KeySelector(key_annotation=annotation, function=key[0]))
+        read = _field_read_by(key[0], records)
+        if read is None or not _same_keys(annotation, records.field_types[records.field_names.index(read)]):
+            return _checked(KeySelector(key_annotation=annotation, function=key[0]))
+        return _checked(KeySelector(annotation, (read,), key[0], _rows_are(records)))
     if any(callable(part) for part in key):
         raise ConfigurationError(f"{operation} takes one function, or column names and positions, not both")
     if not records.typed:
@@ -125,6 +129,40 @@ def _checked(selector: KeySelector) -> KeySelector:
     """A key type that cannot be a key is refused here, at the user's line."""
     key_type(selector.key_annotation)
     return replace(selector, line=str(calling_line()))
+
+
+def _field_read_by(function: Any, records: RecordType) -> str | None:
+    """The field that a function reads of a record and gives as it is: `lambda sale: sale.item`, `lambda row: row[0]`."""
+    code = getattr(function, "__code__", None)
+    if not records.typed or code is None or code.co_argcount != 1:
+        return None
+    if _is_identity(function):
+        return records.field_names[0] if isinstance(records, ScalarRecords) else None
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("RESUME", "CACHE", "PRECALL")]
+    argument = [step.argval for step in steps[:1] if step.opname.startswith("LOAD_FAST")]
+    if argument != [code.co_varnames[0]] or steps[-1].opname != "RETURN_VALUE":
+        return None
+    names = records.field_names
+    match [(step.opname, step.argval) for step in steps[1:-1]]:
+        case [("LOAD_ATTR", str(name))] if isinstance(records, DataclassRecords) and name in names:
+            return name if not hasattr(type(getattr(records.annotation, name, None)), "__set__") else None
+        case [("LOAD_CONST", int(at)), ("BINARY_SUBSCR", _)] if isinstance(records, TupleRecords) and 0 <= at < len(
+            names
+        ):
+            return names[at]
+        case [("LOAD_CONST", str(name)), ("BINARY_SUBSCR", _)] if isinstance(records, SchemaRecords) and name in names:
+            return name
+    return None
+
+
+def _same_keys(annotation: Any, field: DataType) -> bool:
+    """Whether the values of a field are the very keys of that type, also as a column: of other types columns are wider."""
+    if annotation is None:
+        return field.name in ("int", "str", "bytes", "arrow:int64", "arrow:int32", "arrow:string")
+    try:
+        return key_type(annotation) == key_type(field.annotation)
+    except KeyTypeError:  # of a function that would be refused by its name
+        return False
 
 
 def _is_identity(function: Any) -> bool:

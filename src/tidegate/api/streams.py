@@ -14,6 +14,7 @@ from tidegate.api.all_windows import AllWindows
 from tidegate.api.asynchronous import AsyncTransformable
 from tidegate.api.building import Asked, EdgePlan, StreamInput, add_operator, declared_type, named, need_instance
 from tidegate.api.collected import CollectedRows
+from tidegate.api.columns import ColumnOperations
 from tidegate.api.connected import ConnectedStreams
 from tidegate.api.keyed import KeyedStream
 from tidegate.api.keys import HasKey, make_key_selector, with_type_after_it
@@ -35,6 +36,8 @@ from tidegate.ids import OperatorUid
 from tidegate.types import RecordType, record_type
 
 if TYPE_CHECKING:
+    import pyarrow.compute as pc
+
     from tidegate.api.environment import StreamEnvironment
 
 FieldName = Union[str, int]
@@ -43,7 +46,7 @@ K = TypeVar("K")
 U = TypeVar("U")
 
 
-class DataStream(OperatorOptions, AsyncTransformable, AllWindows, Generic[T]):
+class DataStream(OperatorOptions, ColumnOperations, AsyncTransformable, AllWindows, Generic[T]):
     """Records of one output, or of several (union), each with the way its records reach the next operator.
 
     `uid`, `name` and `parallelism` of each method say of the new operator what `.uid()`, `.name()` and `.set_parallelism()`
@@ -93,14 +96,16 @@ class DataStream(OperatorOptions, AsyncTransformable, AllWindows, Generic[T]):
         return self._one_by_one("flat_map", function, declared, Asked(uid, name, parallelism, on_error=on_error))
 
     def filter(
-        self, function: Callable[[T], Any] | FilterFunction[T], *, uid: str | None = None, name: str | None = None,
-        parallelism: int | None = None,
-        on_error: str = "fail",
+        self, function: Callable[[T], Any] | FilterFunction[T] | pc.Expression, *, uid: str | None = None,
+        name: str | None = None, parallelism: int | None = None, on_error: str = "fail",
     ) -> DataStream[T]:  # fmt: skip
-        """Keep the records for which the function is true.
+        """Keep the records for which the function is true; of an Arrow expression, whole columns at a time.
 
         >>> list(env.from_sequence(1, 5).filter(lambda n: n % 2 == 1).execute_and_collect())
         [1, 3, 5]
+        >>> import pyarrow.compute as pc
+        >>> list(env.from_sequence(1, 5).filter(pc.field("value") > 3).execute_and_collect())
+        [4, 5]
         """
         return self._one_by_one("filter", function, None, Asked(uid, name, parallelism, on_error=on_error))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tidegate.api.building import Asked, EdgePlan, add_operator, named
+from tidegate.api.expressions import filter_spec, is_expression
 from tidegate.functions.class_form import FilterFunction, FlatMapFunction, MapFunction
 from tidegate.graph import specs
 from tidegate.graph.logical import MAIN_OUTPUT
@@ -41,6 +42,9 @@ class Transformable:
         """map, flat_map or filter."""
         in_class_form, plain = _ONE_BY_ONE[operation]
         spec: specs.Spec
+        if operation == "filter" and is_expression(function):
+            records = self._upstream._type
+            return self._apply(filter_spec(function, records), "filter", records, asked)
         if isinstance(function, in_class_form):
             spec, hook = self._class_form(function), getattr(function, operation)
         else:

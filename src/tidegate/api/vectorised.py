@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tidegate.errors import TypeDeclarationError
 from tidegate.functions.process import Context, KeyedBatchFunction
+from tidegate.graph.specs import RowByRow
 from tidegate.state.canonical_rows import column_type
 from tidegate.state.declarations import ValueState
 from tidegate.types import data_type
@@ -19,15 +20,26 @@ if TYPE_CHECKING:
     from tidegate.types import RecordType
 
 
-def in_batches(records: RecordType, key: KeySelector, value_type: Any) -> bool:
-    """Whether numbers of that type under that key can be folded in batches."""
-    if not records.typed or key.fields is None or value_type is None or column_type(key.key_type()) is None:
-        return False
+def why_row_by_row(records: RecordType, key: KeySelector, value_type: Any, operation: str) -> RowByRow | None:
+    """Why numbers of that type under that key cannot be folded in batches; None where they can."""
+    if not records.typed:
+        return RowByRow("its stream is untyped", "declare the type with returns=, or annotate the function before it")
+    if key.fields is None:
+        return RowByRow(
+            "its key is computed by a function",
+            "name the field, as in key_by('name') or key_by(0); what is no field can be made one by with_columns",
+        )
+    if column_type(key.key_type()) is None:
+        return RowByRow(
+            "nothing says of which type its keys are", "name the field, as in key_by('name'), or say key_type= as well"
+        )
     try:
-        numpy = data_type(value_type).numpy
+        found = data_type(value_type)
     except TypeDeclarationError:
-        return False
-    return numpy is not None and numpy.kind in "if"
+        return RowByRow("nothing says of which type its values are", "declare the type of the stream before it")
+    if found.number is None or found.number.kind not in "iuf":
+        return RowByRow(f"values of type {found.name} are folded one by one, and only int and float by column")
+    return None
 
 
 def count_function(out: RecordType) -> KeyedBatchFunction:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tidegate.graph.forms import Form, forms, told
 from tidegate.graph.logical import MAIN_OUTPUT, Operator, Partitioning
 from tidegate.graph.plan import Chain, JobPlan, PlannedEdge, PlannedOperator
 from tidegate.graph.specs import LocalSlicesSpec, SinkSpec, SourceSpec, keys_of
@@ -23,12 +24,14 @@ from tidegate.types import RecordType
 def explain_plan(plan: JobPlan) -> str:
     """For people; its form may change."""
     slots = len(plan.slots)
+    operators, edges = [planned.operator for planned in plan.operators], [edge.edge for edge in plan.edges]
+    of = forms(operators, edges)
     lines = [f"job {plan.job}: {_counted(len(plan.layers), 'layer')}, {_counted(slots, 'slot')} needed at once"]
     for number, layer in enumerate(plan.layers):
         lines += ["", f"layer {number}: {_counted(layer.width, 'slot')}"]
         for chain in layer.chains:
             lines.append(f"  chain, parallelism {chain.parallelism}, {_slots_of(plan, chain)}")
-            lines += [f"    {line}" for line in _operator_lines(plan, chain, chain.head)]
+            lines += [f"    {line}" for line in _operator_lines(plan, chain, chain.head, of)]
         for edge in (edge for edge in plan.edges if not edge.is_chained):
             if edge.from_layer < number < edge.to_layer:
                 lines.append(f"  relays {edge.edge.upstream} to {edge.edge.downstream}")
@@ -39,17 +42,23 @@ def explain_plan(plan: JobPlan) -> str:
             f"UNTYPED streams travel as pickled rows, several times slower than columns: {', '.join(untyped)}.",
         ]
         lines.append("Declare their type with returns= or an annotation.")
+    by_record = told(operators, edges)
+    if by_record:
+        lines += ["", "Record by record, slower than by columns:", *(f"  {line}" for line in by_record)]
     return "\n".join(lines) + "\n"
 
 
-def _operator_lines(plan: JobPlan, chain: Chain, planned: PlannedOperator) -> Iterator[str]:
+def _operator_lines(
+    plan: JobPlan, chain: Chain, planned: PlannedOperator, of: dict[OperatorUid, Form]
+) -> Iterator[str]:
     """The operator, what leaves it for other slots, then what is chained to it, further in."""
-    yield f"{_name(planned.operator)}: {_description(planned)}"
+    form = of.get(planned.uid)
+    yield f"{_name(planned.operator)}: {_description(planned)}" + ("" if form is None else f", {form}")
     for index in planned.network:
         yield f"  => {_edge(plan, plan.edges[index])}"
     by_uid = {operator.uid: operator for operator in chain.operators}
     for link in planned.chained:
-        for line in _operator_lines(plan, chain, by_uid[link.downstream]):
+        for line in _operator_lines(plan, chain, by_uid[link.downstream], of):
             yield f"  {line}"
 
 
@@ -94,7 +103,7 @@ def _partitioning(edge: PlannedEdge) -> str:
     key = edge.edge.key
     if edge.partitioning is not Partitioning.HASH or key is None:
         return edge.partitioning.value
-    if key.fields is not None:
+    if key.fields is not None and key.function is None:
         return f"hash by {', '.join(key.fields)}"
     return f"hash by {getattr(key.function, '__name__', 'a key function').replace('<lambda>', 'a lambda')}"
 

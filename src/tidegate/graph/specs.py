@@ -24,8 +24,17 @@ if TYPE_CHECKING:
     )
     from tidegate.functions.watermarks import WatermarkStrategy
     from tidegate.functions.windowed import Windowed
+    from tidegate.graph.function_text import FunctionText
     from tidegate.state.key_selector import KeySelector
     from tidegate.types import RecordType
+
+
+@dataclass(frozen=True, slots=True)
+class RowByRow:
+    """Why a built-in operation does not work on whole columns, and what to change; "" where nothing would help."""
+
+    why: str
+    instead: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,21 @@ class MapBatchesSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnFilterSpec:
+    """`filter` with an Arrow expression."""
+
+    expression: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectSpec:
+    """`select` and `with_columns`: an Arrow expression for each column that comes out."""
+
+    names: tuple[str, ...]
+    expressions: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessSpec:
     function: ProcessFunction
 
@@ -66,6 +90,8 @@ class KeyedProcessSpec:
         KeyedProcessFunction | ProcessFunction
     )  #: the latter in class form (functions/class_form.py), with declared state
     key: KeySelector
+    text: FunctionText | None = None  #: of its process_element, where it can be had
+    row_by_row: RowByRow | None = None  #: of a built-in operation that is not one over columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +178,8 @@ Spec = Union[
     FlatMapSpec,
     FilterSpec,
     MapBatchesSpec,
+    ColumnFilterSpec,
+    ProjectSpec,
     ProcessSpec,
     KeyedProcessSpec,
     KeyedBatchSpec,
@@ -176,6 +204,10 @@ def user_function_of(spec: Spec) -> Any:
             return sink
         case AssignTimestampsSpec(strategy):
             return strategy
+        case ColumnFilterSpec(expression):
+            return expression
+        case ProjectSpec(_, expressions):
+            return expressions
         case _:
             return spec.function
 
@@ -201,6 +233,8 @@ _METHODS: dict[type, str] = {
     FlatMapSpec: "flat_map",
     FilterSpec: "filter",
     MapBatchesSpec: "map_batches",
+    ColumnFilterSpec: "filter",
+    ProjectSpec: "select",
     KeyedBatchSpec: "process_batches",
     AsyncSpec: "async_map",
     KeyedJoinSpec: "join",

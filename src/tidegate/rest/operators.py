@@ -9,6 +9,7 @@ from typing import Any
 from tidegate.coordinator.bottleneck import HotShare, VertexLoad, bottleneck
 from tidegate.coordinator.hottest import OperatorKey, hottest
 from tidegate.coordinator.observing import JobStatus
+from tidegate.graph.forms import Form, forms
 from tidegate.protocol.watermarks import MAX_WATERMARK
 from tidegate.rest.metrics import Measured
 from tidegate.rest.numbers import ms
@@ -24,11 +25,14 @@ def operators(job: ServedJob) -> dict[str, Any]:
     measured = Measured.of(job)
     rates = job.operator_rates()
     hot = hottest(measured.snapshot.heartbeats.values(), HOTTEST)
+    found = forms([planned.operator for planned in job.plan.operators], [edge.edge for edge in job.plan.edges])
+    of = {str(uid): _form(form) for uid, form in found.items()}
     return {
         "now": ms(measured.now),
         "bottleneck": _verdict(job, measured, hot),
         "operators": [
             _operator(measured, vertex, uid, rates.get(uid), [key for key in hot if key.uid == uid])
+            | {"form": of.get(uid)}
             for vertex in job.vertices()
             for uid in vertex.uids
         ],
@@ -111,6 +115,11 @@ def _operator(measured: Measured, vertex: Vertex, uid: str, rates: Any, hot: lis
         "counters": counters,
         "hotKeys": [hot_key(key) for key in hot],
     }
+
+
+def _form(form: Form) -> dict[str, Any]:
+    """How it works on its records; sources and sinks have none."""
+    return {"byColumns": form.columns, "says": str(form), "why": form.why, "instead": form.instead}
 
 
 def log_lines(job: ServedJob, number: int, level: str) -> dict[str, Any]:

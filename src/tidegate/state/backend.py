@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from tidegate.ids import KeyGroup
     from tidegate.state.declarations import Declaration
+    from tidegate.state.direct import DirectAccess
     from tidegate.state.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, ValueHandle
     from tidegate.state.timers import TimerTable
 
@@ -119,6 +120,10 @@ class KeyedStateBackend(ABC):
 
         On the per-record path.
         """
+
+    def direct(self) -> DirectAccess | None:
+        """Where value states lie, for a loop that reads and writes them itself. None: nowhere that it could."""
+        return None
 
     @abstractmethod
     def set_current_namespace(self, namespace: bytes) -> None:

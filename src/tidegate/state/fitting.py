@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidegate.errors import TypeDeclarationError
 from tidegate.types import DataType
+from tidegate.types.arrow_types import ArrowType, taken_as_it_is
 from tidegate.types.containers import DataclassType, DictType, ListType, OptionalType, TupleType
 from tidegate.types.pickled import PickledType
 from tidegate.types.scalars import ScalarType
@@ -46,20 +47,31 @@ class Fitter:
             return lambda value: None if value is None else inner(value)
         if isinstance(data_type, PickledType):
             return data_type.copy
+        if isinstance(data_type, ArrowType):
+            return self._fit_of_arrow(data_type)
         expected = _python_class(data_type)
         copy = self._check_of(data_type) if expected in _PARTLY else data_type.copy
 
         def fit(value: Any) -> Any:
-            if value.__class__ is expected:
-                return copy(value)
-            try:
-                # Through the stored form and back: what `get` gives is then the same before and after a restore.
-                (converted,) = data_type.from_arrow(data_type.to_arrow([value]))
-            except TypeDeclarationError as error:
-                raise self._refused(error) from None
-            return converted
+            return copy(value) if value.__class__ is expected else self._converted(data_type, value)
 
         return fit
+
+    def _fit_of_arrow(self, data_type: ArrowType) -> Callable[[Any], Any]:
+        as_it_is = taken_as_it_is(data_type.arrow)
+
+        def fit(value: Any) -> Any:
+            return data_type.copy(value) if as_it_is(value) else self._converted(data_type, value)
+
+        return fit
+
+    def _converted(self, data_type: DataType, value: Any) -> Any:
+        """Through the stored form and back: what `get` gives is then the same before and after a restore."""
+        try:
+            (converted,) = data_type.from_arrow(data_type.to_arrow([value]))
+        except TypeDeclarationError as error:
+            raise self._refused(error) from None
+        return converted
 
     def _check_of(self, data_type: DataType) -> Callable[[Any], Any]:
         """For values of the right class, of which some cannot be stored: refused here, not by the snapshot."""
@@ -83,7 +95,7 @@ class Fitter:
         return total
 
     def require_number(self) -> None:
-        if self._type.numpy is None or self._type.numpy.kind not in "iuf":
+        if self._type.number is None or self._type.number.kind not in "iuf":
             raise TypeDeclarationError(
                 f"state {self._declaration.name!r} ({self._declaration.line}) is declared as "
                 f"{self._declaration.type_name}, so nothing can be added to it. Declare it int or float, or use "
@@ -103,7 +115,7 @@ class Fitter:
 
     def numbers(self, values: Column | int | float, count: int) -> np.ndarray[Any, Any]:
         """The same as a numpy array of the type's own dtype; without a copy where it is one already."""
-        dtype = self._type.numpy
+        dtype = self._type.number
         if isinstance(values, np.ndarray) and values.dtype == dtype:
             _check_length(values, count)
             return values

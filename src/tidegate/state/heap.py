@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tidegate.state.backend import KeyedSnapshot, Section
 from tidegate.state.declarations import Declaration, ListState, MapState, StoredValue, ValueState
+from tidegate.state.direct import DirectAccess
 from tidegate.state.fitting import Intake, heap_intake
-from tidegate.state.heap_columns import ColumnTable, ColumnValue
+from tidegate.state.heap_columns import ColumnTable, ColumnValue, fits_columns
 from tidegate.state.heap_nested import ListTable, MapTable
-from tidegate.state.heap_tables import CHUNK_MASK, DictTable, Moment, ValueTable
+from tidegate.state.heap_tables import CHUNK_MASK, DictTable, Moment, ValueTable, chunks_of
 from tidegate.state.heap_timers import HeapTimers
-from tidegate.state.heap_values import value_handle
+from tidegate.state.heap_values import DictValue, value_handle
 from tidegate.state.map_keys import map_key_fit
 from tidegate.state.section_writer import SectionWriter
 from tidegate.state.table_backend import StateTable, TableBackend
@@ -80,7 +81,7 @@ class HeapStateBackend(TableBackend[Table]):
         return Intake(map_key_fit(declaration), None)
 
     def _new_plain_value(self, declaration: StoredValue, columnar: bool) -> tuple[Table, ValueHandle[Any]]:
-        if columnar and isinstance(declaration, ValueState) and declaration.value_type.numpy is not None:
+        if columnar and isinstance(declaration, ValueState) and fits_columns(declaration):
             columns = ColumnTable(declaration, self.key_type, self._incremental)
             return columns, ColumnValue(declaration, columns, self._current)
         values = self._new_values(declaration)
@@ -106,6 +107,14 @@ class HeapStateBackend(TableBackend[Table]):
 
     def _set_table_key(self, table_key: Hashable) -> None:
         self.set_current_key(table_key)
+
+    def direct(self) -> DirectAccess:
+        values = {
+            name: value
+            for name, (_, _, handle) in self._states.items()
+            if isinstance(handle, DictValue) and (value := handle.direct()) is not None
+        }
+        return DirectAccess(self._current, chunks_of, values)
 
     def snapshot(self) -> HeapSnapshot:
         frozen = [(declaration, table.freeze()) for declaration, table, _ in self._states.values()]

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,11 +29,13 @@ import pyarrow as pa
 from tidegate.errors import TypeDeclarationError
 from tidegate.state.fitting import Fitter
 from tidegate.state.handles import ValueHandle
-from tidegate.state.heap_index import ABSENT, IntIndex, KeyIndex, new_index
+from tidegate.state.heap_index import ABSENT, IntIndex, KeyIndex
 from tidegate.state.heap_tables import NO_KEY, refuse_without_key
+from tidegate.state.heap_text_index import new_index
+from tidegate.state.key_columns import plain_array
 from tidegate.state.namespaces import is_namespaced
 from tidegate.state.one_by_one import EXTREMES
-from tidegate.state.running_folds import running_folds
+from tidegate.state.running_folds import running_folds, with_rows_passed_over
 from tidegate.state.sections import PIECE_ROWS
 
 if TYPE_CHECKING:
@@ -157,12 +160,18 @@ def _equal(new: Array, old: Array) -> Array:
     return equal
 
 
+def fits_columns(declaration: ValueState[Any]) -> bool:
+    """Numbers do. Of those that may be None, None is a row that is not present: so it must be what `get` gives then."""
+    value_type = declaration.value_type
+    return value_type.number is not None and (declaration.default is None or not value_type.nullable)
+
+
 class ColumnTable:
     """The rows of one state."""
 
     def __init__(self, declaration: ValueState[Any], key_type: KeyType, keep_snapshots: bool = False) -> None:
         self._keep_snapshots = keep_snapshots
-        dtype = declaration.value_type.numpy
+        dtype = declaration.value_type.number
         assert dtype is not None
         self.arrow = declaration.value_type.arrow
         self.start: Any = dtype.type(0) if declaration.default is None else dtype.type(declaration.default)
@@ -208,12 +217,15 @@ class ColumnTable:
         ints = reader.int64_keys(rows) if isinstance(self.index, IntIndex) else None
         if ints is not None and isinstance(self.index, IntIndex):
             at = self.index.add_new(ints)
-            if self.index.length > len(self.values):
-                self._grow()
         else:
-            at = np.array([self.row(key) for key in reader.keys(rows)], dtype=np.int64)
+            at = self.index.find_or_add_each(reader.keys(rows))
+        if self.index.length > len(self.values):
+            self._grow()
         self.before_write(at)
-        self.values[at] = reader.value_column(rows).to_numpy(zero_copy_only=False)
+        values = reader.value_column(rows)
+        if values.null_count:  # of numbers that may be None
+            at, values = at[values.is_valid().to_numpy(zero_copy_only=False)], values.drop_null()
+        self.values[at] = values.to_numpy(zero_copy_only=False)
         self.present[at] = True
 
     def clear(self, key: Any) -> None:
@@ -283,6 +295,9 @@ class ColumnValue(ValueHandle[Any]):
 
     def set(self, value: Any) -> None:
         fitted = self._fitter.fit_sum(self._fitter.fit(value))
+        if fitted is None:
+            self.clear()
+            return
         table, row = self._table, self._table.row(self._key())
         table.before_write(row)
         table.values[row] = fitted
@@ -312,48 +327,76 @@ class ColumnValue(ValueHandle[Any]):
         return pa.array(values, self._declaration.value_type.arrow)
 
     def update_many(self, keys: Column, values: Column) -> None:
-        numbers = self._fitter.numbers(values, len(keys))
+        numbers, valid = self._numbers(values, len(keys))
         if not len(numbers):
             return
         table, rows = self._table, self._table.rows(keys)
         table.before_write(rows)
-        table.values[rows] = numbers  # numpy assigns in order: the last of a key stays
-        table.present[rows] = True
+        table.values[rows] = numbers if valid is None else np.where(valid, numbers, table.start)
+        table.present[rows] = True if valid is None else valid  # numpy assigns in order: the last of a key stays
         self._note_highest(numbers.min(), numbers.max())
 
     def add_many(self, keys: Column, values: Column | int | float, *, running: bool = False) -> pa.Array | None:
-        self._fitter.require_number()
-        numbers = self._fitter.numbers(values, len(keys))
-        if not len(numbers):
-            return pa.array(numbers, self._declaration.value_type.arrow) if running else None
-        table, rows = self._table, self._table.rows(keys)
-        if numbers.dtype.kind == "i":
-            self._check_range(rows, numbers)
-        table.before_write(rows)
-        sums = None
-        if running:
-            sums = pa.array(running_folds(np.add, table.values, rows, numbers), self._declaration.value_type.arrow)
-        else:
-            np.add.at(table.values, rows, numbers)
-        table.present[rows] = True
-        return sums
+        return self._folded(keys, values, self._added if running else self._summed_up)
 
     def fold_many(self, keys: Column, values: Column | int | float, how: Extreme) -> pa.Array:
+        return self._folded(keys, values, partial(self._furthest_so_far, how=how))
+
+    def _folded(
+        self, keys: Column, values: Column | int | float, fold: Callable[[Array, Array], Array | None]
+    ) -> pa.Array | None:
+        """Each key's number after each row; None where `fold` does not say. A null is passed over."""
         self._fitter.require_number()
-        numbers = self._fitter.numbers(values, len(keys))
+        arrow = self._declaration.value_type.arrow
+        numbers, valid = self._numbers(values, len(keys))
         if not len(numbers):
-            return pa.array(numbers, self._declaration.value_type.arrow)
+            return pa.array(numbers, arrow)
         table, rows = self._table, self._table.rows(keys)
         table.before_write(rows)
-        if numbers.dtype.kind == "f" and (np.isnan(numbers).any() or np.isnan(table.values[rows]).any()):
-            folded: Any = self._fold_each(rows, numbers, EXTREMES[how])
+        if valid is None:
+            steps = fold(rows, numbers)
+            table.present[rows] = True
+            return None if steps is None else pa.array(steps, arrow)
+        before, there = table.values[rows], table.present[rows]
+        if valid.any():
+            steps = fold(rows[valid], numbers[valid])
+            table.present[rows[valid]] = True
         else:
-            if self._declaration.default is None:
-                table.values[rows[~table.present[rows]]] = _furthest(numbers.dtype, how)
-            folded = running_folds(_UFUNCS[how], table.values, rows, numbers)
-        table.present[rows] = True
+            steps = numbers[:0]
+        if steps is None:
+            return None
+        found, there = with_rows_passed_over(rows, valid, np.asarray(steps, numbers.dtype), before, there)
+        return pa.array(found, arrow, mask=~there)
+
+    def _numbers(self, values: Column | int | float, count: int) -> tuple[Array, Array | None]:
+        """With a flag for each that is not null, where some are and may be."""
+        nulls = values.null_count if isinstance(values, (pa.Array, pa.ChunkedArray)) else 0
+        if not nulls or not self._declaration.value_type.nullable:
+            return self._fitter.numbers(values, count), None
+        column = plain_array(values)
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        numbers = np.zeros(len(column), self._table.values.dtype)
+        numbers[valid] = self._fitter.numbers(column.drop_null(), int(np.count_nonzero(valid)))
+        return numbers, valid
+
+    def _summed_up(self, rows: Array, numbers: Array) -> None:
+        if numbers.dtype.kind in "iu":
+            self._check_range(rows, numbers)
+        np.add.at(self._table.values, rows, numbers)
+
+    def _added(self, rows: Array, numbers: Array) -> Array:
+        if numbers.dtype.kind in "iu":
+            self._check_range(rows, numbers)
+        return running_folds(np.add, self._table.values, rows, numbers)
+
+    def _furthest_so_far(self, rows: Array, numbers: Array, how: Extreme) -> Any:
+        table = self._table
         self._note_highest(numbers.min(), numbers.max())
-        return pa.array(folded, self._declaration.value_type.arrow)
+        if numbers.dtype.kind == "f" and (np.isnan(numbers).any() or np.isnan(table.values[rows]).any()):
+            return self._fold_each(rows, numbers, EXTREMES[how])
+        if self._declaration.default is None:
+            table.values[rows[~table.present[rows]]] = _furthest(numbers.dtype, how)
+        return running_folds(_UFUNCS[how], table.values, rows, numbers)
 
     def _fold_each(self, rows: Array, numbers: Array, fold: Callable[[Any, Any], Any]) -> list[Any]:
         """With NaNs among them, of which numpy has another opinion than Python."""
@@ -390,7 +433,7 @@ class ColumnValue(ValueHandle[Any]):
             if not -limit - 1 <= total <= limit:
                 raise TypeDeclarationError(
                     f"a sum in state {self._declaration.name!r} ({self._declaration.line}) becomes {total}, which is "
-                    "beyond the 64 bits of an int. Declare the state as float, or keep smaller sums.",
+                    f"beyond the {8 * numbers.itemsize} bits of an int. Declare the state as float, or keep smaller sums.",
                     state=self._declaration.name,
                 )
 

@@ -59,6 +59,10 @@ class KeyIndex(ABC):
     @abstractmethod
     def find_or_add_one(self, key: Hashable) -> int: ...
 
+    def find_or_add_each(self, keys: list[Any]) -> Rows:
+        """Of normalised keys, also in namespaces."""
+        return np.array([self.find_or_add_one(key) for key in keys], dtype=np.int64)
+
     @abstractmethod
     def reader(self) -> Callable[[int, int], list[Any]]:
         """For another thread: gives the normalised keys of rows start to stop, of those that exist now."""
@@ -312,11 +316,6 @@ class IntIndex(KeyIndex):
             grown = np.zeros(max(self.length + count, 2 * len(self._keys)), dtype=np.int64)
             grown[: self.length] = self._keys[: self.length]
             self._keys = grown
-
-
-def new_index(key_type: KeyType) -> KeyIndex:
-    """Keys of undeclared type are most often ints, or all of another type, which the int index keeps as well."""
-    return IntIndex(key_type) if key_type.name in ("int", "optional[int]", "any") else ObjectIndex(key_type)
 
 
 def _rows_of_distinct(

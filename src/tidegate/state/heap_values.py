@@ -9,9 +9,11 @@ Invariant. A stored value is never changed in place: mutable ones are copied on 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tidegate.state.declarations import ABSENT
+from tidegate.state.direct import DirectValue
 from tidegate.state.handles import ValueHandle
 from tidegate.state.heap_tables import CurrentKey, ValueTable, chunk_of
 from tidegate.state.one_by_one import OneByOneValue
@@ -35,6 +37,12 @@ class DictValue(OneByOneValue[T]):
         self._owned = table.owned
         self._current = current
         self._exact = self._fitter.exact
+
+    def direct(self) -> DirectValue | None:
+        """What `get` and `set` do, for a loop that does it itself."""
+        table = self._table
+        fit, default = self._fitter.fit, self._default
+        return DirectValue("plain", self._exact, fit, default, table.chunks, table.owned, table.own)
 
     def get(self) -> T:
         current = self._current
@@ -66,9 +74,15 @@ class DictIntValue(DictValue[int]):
 
     __slots__ = ()
 
+    def direct(self) -> DirectValue | None:
+        return replace(super().direct(), kind="int", fit=self._fit_int)  # type: ignore[type-var]
+
+    def _fit_int(self, value: Any) -> int:
+        return self._fitter.fit_sum(self._fitter.fit(value))  # type: ignore[no-any-return]
+
     def set(self, value: int) -> None:
         if value.__class__ is not int or not -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF:
-            value = self._fitter.fit_sum(self._fitter.fit(value))
+            value = self._fit_int(value)
         current = self._current
         chunk = current.chunk
         if not self._owned[chunk]:
@@ -80,6 +94,9 @@ class DictTextValue(DictValue[str]):
     """Value state of text: a lone surrogate, which no encoder takes, is refused when it is set."""
 
     __slots__ = ()
+
+    def direct(self) -> DirectValue | None:
+        return replace(super().direct(), kind="text")  # type: ignore[type-var]
 
     def set(self, value: str) -> None:
         if value.__class__ is not str or not value.isascii():
@@ -95,6 +112,9 @@ class DictMutableValue(DictValue[T]):
     """Value state whose values can change, so each caller gets a copy (`fit` makes one on the way in)."""
 
     __slots__ = ("_copy",)
+
+    def direct(self) -> None:
+        return None
 
     def __init__(self, declaration: StoredValue, table: ValueTable, current: CurrentKey, key_type: KeyType) -> None:
         super().__init__(declaration, table, current, key_type)

@@ -37,6 +37,7 @@ from tidegate.state.key_codec import (
     plain,
     utf8,
 )
+from tidegate.state.short_texts import LONGEST, WORTH_IT, has_short_texts, hashed, in_blocks
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -292,7 +293,22 @@ def hash_array(array: pa.Array | pa.ChunkedArray) -> Hashes:
 
 
 def hash_contents(array: pa.Array, kind: Kind) -> Hashes:
-    """xxh3_64 of the bytes of each different value of a text or binary column."""
+    """xxh3_64 of the bytes of a text or binary column's values."""
+    if len(array) < WORTH_IT or not has_short_texts(array.type):
+        return _hash_distinct_contents(array, kind)
+    hashes = np.empty(len(array), np.uint64)
+    for start, texts in in_blocks(array):
+        mine = hashes[start : start + len(texts.lengths)]
+        mine[:] = hashed(texts, int(kind))
+        is_long = texts.lengths > LONGEST
+        if is_long.any():
+            block = array.slice(start, len(mine))
+            mine[is_long] = _hash_distinct_contents(block.filter(pa.array(is_long)), kind)
+    return with_nulls(hashes, array)
+
+
+def _hash_distinct_contents(array: pa.Array, kind: Kind) -> Hashes:
+    """Each different value hashed once."""
     xxh3, seed = _xxh3, int(kind)
     encoded = array.cast(pa.large_binary()).dictionary_encode()
     distinct = encoded.dictionary.to_pylist()

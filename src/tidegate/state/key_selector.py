@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KeySelector:
-    """`fields` are column names, or None when `function` computes the key. One field: the bare value; more: a tuple."""
+    """`fields` are column names, or None when `function` computes the key. One field: the bare value; more: a tuple. Both: the
+    function reads that field and nothing else."""
 
     key_annotation: Any  #: declared type of the key, None when it is not known
     fields: tuple[str, ...] | None = None

@@ -71,9 +71,12 @@ class OneByOneValue(ValueHandle[T]):
         folded = []
         for key, number in zip(normalised, numbers, strict=True):
             before = totals[key]
+            if number is None:  # passed over, where a number may be None
+                folded.append(before)
+                continue
             if before is None:
                 before = start
             total = totals[key] = number if before is None else fit_sum(fold(before, number))
             folded.append(total)
-        self._write_many(totals.items())
+        self._write_many(item for item in totals.items() if item[1] is not None)
         return folded

@@ -40,3 +40,25 @@ def running_folds(fold: np.ufunc, totals: Array, rows: Array, numbers: Array) ->
     folded = np.empty_like(steps)
     folded[order] = steps
     return folded
+
+
+def with_rows_passed_over(rows: Array, folded: Array, steps: Array, before: Array, there: Array) -> tuple[Array, Array]:
+    """What each row number holds after each step, and whether it holds anything, where only some steps fold a number.
+
+    :param folded: whether a step folds one; `steps` is what the row number held after each of those.
+    :param before: what each step's row number held before the first of them; `there`: whether it held anything.
+    """
+    order = np.argsort(rows, kind="stable")
+    sorted_rows = rows[order]
+    at = np.full(len(rows), -1)
+    at[folded] = np.arange(len(steps))
+    places = np.where(folded[order], np.arange(len(rows)), -1)
+    places = np.maximum.accumulate(places)  # the last step so far that folds, whichever row number it is of
+    starts = np.flatnonzero(np.diff(sorted_rows, prepend=sorted_rows[0] - 1))
+    own = places >= np.repeat(starts, np.diff(starts, append=len(rows)))
+    found, is_there = before[order].copy(), there[order].copy()
+    found[own] = steps[at[order][places[own]]]
+    is_there[own] = True
+    back_found, back_there = np.empty_like(found), np.empty_like(is_there)
+    back_found[order], back_there[order] = found, is_there
+    return back_found, back_there

@@ -102,6 +102,8 @@ class EdgeWriter:
         self._idle = False  #: and then this, that the channel is idle
 
     def write(self, batch: Batch) -> None:
+        if batch.has_lists and self._type.typed:
+            self._in_columns(batch)
         match self._edge.partitioning:
             case Partitioning.FORWARD:
                 self._append(self._origin, batch)
@@ -118,6 +120,13 @@ class EdgeWriter:
                 self._append(0, batch)
             case Partitioning.HASH:
                 self._by_key(batch)
+
+    def _in_columns(self, batch: Batch) -> None:
+        """Keys are hashed, and shares are taken, by whole columns from here on."""
+        try:
+            batch.columns()
+        except TypeDeclarationError as error:
+            raise OperatorFailed(self._owner, misfitting_row(self._owner, self._edge.edge.tag, error)) from error
 
     def write_watermark(self, watermark: int) -> None:
         """Goes out after everything written so far, with the next flush: a frame each would be too many."""

@@ -40,6 +40,7 @@ class DataType(ABC):
     arrow: pa.DataType
     immutable: bool  #: a value can be shared: nobody can change it
     numpy: np.dtype[Any] | None = None  #: for vectorised state; None where numpy has no exact counterpart
+    number: np.dtype[Any] | None = None  #: of its values but None; those of a number that may be None have no `numpy`
     annotation: Any  #: `data_type(annotation)` gives this type again
     nullable: bool = False  #: None is a value
     pickles: bool = False  #: reading a column runs pickle: it must come from where it can be trusted

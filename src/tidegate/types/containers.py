@@ -32,6 +32,7 @@ class OptionalType(DataType):
         self.arrow = inner.arrow
         self.immutable = inner.immutable
         self.pickles = inner.pickles
+        self.number = inner.number
         self.annotation = Optional[inner.annotation]  # noqa: UP045 - | is not defined for a pyarrow type
 
     def _encode(self, values: Sequence[Any]) -> pa.Array:

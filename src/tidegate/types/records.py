@@ -47,6 +47,29 @@ class RecordType(ABC):
     def to_rows(self, batch: pa.RecordBatch) -> list[Any]:
         """:raises TypeDeclarationError: when the batch has other columns."""
 
+    def column_values(self, batch: pa.RecordBatch, at: int) -> list[Any]:
+        """What `to_rows` puts into one field of the rows.
+
+        :raises TypeDeclarationError: when the column holds something else.
+        """
+        return decode_inside(self.part_named(at), self.field_types[at], self._columns(batch)[at])
+
+    def part_named(self, at: int) -> str:
+        """What a message calls a column."""
+        return f"field {self.field_names[at]!r} of {self.name}"
+
+    def batch_of_values(self, lists: list[list[Any]]) -> pa.RecordBatch:
+        """Of the values of each field.
+
+        :raises TypeDeclarationError: naming the first value that does not fit.
+        """
+        return self._made(
+            [
+                encode_inside(self.part_named(at), type, values)
+                for at, (type, values) in enumerate(zip(self.field_types, lists, strict=True))
+            ]
+        )
+
     def check(self, row: Any) -> None:
         """:raises TypeDeclarationError: when the row does not fit. What only pickling could tell is not looked at."""
         if not self.pickles:
@@ -159,6 +182,9 @@ class TupleRecords(RecordType):
     def check(self, row: Any) -> None:
         self._type.check(row)
 
+    def part_named(self, at: int) -> str:
+        return f"part {at} of {self.name}"
+
 
 class DataclassRecords(RecordType):
     def __init__(self, type: DataclassType) -> None:
@@ -177,6 +203,9 @@ class DataclassRecords(RecordType):
 
     def check(self, row: Any) -> None:
         self._type.check(row)
+
+    def part_named(self, at: int) -> str:
+        return f"field {self.field_names[at]!r} of {self._type.cls.__name__}"
 
     def copier(self) -> Copier | None:
         if self._type.immutable:
@@ -220,6 +249,9 @@ class SchemaRecords(RecordType):
             for name, field_type, column in zip(names, self.field_types, self._columns(batch), strict=True)
         ]
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def part_named(self, at: int) -> str:
+        return f"field {self.field_names[at]!r}"
 
     def check_rows(self, rows: list[Any]) -> None:
         """Column by column, which is far quicker; and a few rows at a time, so that large ones are not all there twice."""

@@ -46,14 +46,21 @@ function plots({ width, job }, past, attempts) {
   marks.length ? h("p", { class: "hint" }, h("i", { class: "mark-sign" }), "an attempt ended: a failure, or a rescale") : null);
 }
 
+// By columns or record by record; why, and what to change, when it is pointed at.
+function form(found) {
+  if (!found) return null;
+  const reason = [found.why, found.instead].filter(Boolean).join(". ");
+  return h("span", { title: reason || null }, found.byColumns ? "columns" : "records");
+}
+
 function operatorTable({ link, operators }) {
   return card("Operators", table(
-    [["Operator"], ["Subtasks", 1], ["In", 1], ["Out", 1], ["In /s", 1], ["Out /s", 1], ["Busy", 1], ["Back-pressured", 1], ["Load"], ["Watermark lag", 1], ["State", 1]],
+    [["Operator"], ["Works"], ["Subtasks", 1], ["In", 1], ["Out", 1], ["In /s", 1], ["Out /s", 1], ["Busy", 1], ["Back-pressured", 1], ["Load"], ["Watermark lag", 1], ["State", 1]],
     operators.map((operator) => {
       const of = (value) => (operator.isHead ? value : h("span", { class: "none", title: "as above: it shares the time of the operator that it is chained to" }, "↑"));
       return [
         h("a", { href: link("subtasks", operator.vertex), title: operator.line, class: operator.isHead ? null : "chained" }, operator.name),
-        operator.parallelism, format.count(operator.recordsIn), format.count(operator.recordsOut), format.rate(operator.inPerSecond), format.rate(operator.outPerSecond),
+        form(operator.form), operator.parallelism, format.count(operator.recordsIn), format.count(operator.recordsOut), format.rate(operator.inPerSecond), format.rate(operator.outPerSecond),
         of(format.percent(operator.busy)), of(format.percent(operator.backPressured)), operator.isHead ? load(operator.busy, operator.backPressured, operator.idle) : null,
         format.span(operator.watermarkLag), format.bytes(operator.stateSize),
       ];

@@ -119,11 +119,18 @@ def _built(
             return stateless.FilterOperator(planned, subtask, function)
         case specs.MapBatchesSpec(function):
             return stateless.MapBatchesOperator(planned, subtask, function)
+        case specs.ColumnFilterSpec(expression):
+            return stateless.ColumnFilterOperator(planned, subtask, expression)
+        case specs.ProjectSpec(names, expressions):
+            return stateless.ProjectOperator(planned, subtask, names, expressions)
         case specs.ProcessSpec(function):
             return process.ProcessOperator(planned, subtask, context.job, function)
-        case specs.KeyedProcessSpec(function, key):
+        case specs.KeyedProcessSpec(function, key, text, _):
             backend = _backend(planned, subtask, key, context)
-            return process.KeyedProcessOperator(planned, subtask, context.job, function, backend, (key,), context.time)
+            followed = text if planned.operator.on_error is OnError.FAIL else None  # else each call is guarded
+            return process.KeyedProcessOperator(
+                planned, subtask, context.job, function, backend, (key,), context.time, followed
+            )
         case specs.KeyedBatchSpec(function, key):
             backend = _backend(planned, subtask, key, context)
             return process.KeyedBatchOperator(planned, subtask, context.job, function, backend, key)

@@ -94,6 +94,10 @@ def is_tagged(row: Any) -> bool:
     return type(row) is tuple and len(row) == 2 and type(row[0]) is OutputTag
 
 
+def holds_tag(values: list[Any]) -> bool:
+    return OutputTag in set(map(type, values))
+
+
 def misfitting_row(operator: RunningOperator, tag: str, error: TypeDeclarationError) -> TypeDeclarationError:
     """The same error, with who emitted the row and, as far as it is known, the line of the function."""
     made = "returned" if isinstance(operator.planned.operator.spec, specs.MapSpec) else "emitted"

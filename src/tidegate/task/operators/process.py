@@ -26,17 +26,20 @@ from tidegate.state.timers import LONGEST_CHAIN, Timer
 from tidegate.task.operators.base import OperatorFailed, RunningOperator, key_place
 from tidegate.task.operators.checkpointed import keeper_for
 from tidegate.task.operators.first_rows import FIRST_ROWS, function_line, is_tagged
+from tidegate.task.operators.record_loops import RecordLoops
 from tidegate.task.operators.returned import MANY, check_many
 from tidegate.task.operators.stateless import emit_columns
 from tidegate.task.operators.timers import Time, Timers
 
 if TYPE_CHECKING:
+    from tidegate.graph.function_text import FunctionText
     from tidegate.graph.plan import PlannedOperator
     from tidegate.state.backend import KeyedStateBackend
     from tidegate.state.key_selector import KeySelector
     from tidegate.wire.control import SubtaskRestore
 log = logging.getLogger("tidegate.task")
 
+WORTH_A_LOOP = 16  #: records of a batch; to begin a loop takes as long as to call a function for about so many
 CLEAN_UP_PAUSE_S = 1.0  #: between two looks for expired state, beside those that follow each frame
 CLEAN_UP_BUSY_PAUSE_S = 0.02  #: while there is some
 CLEAN_UP_ENTRIES = 2048  #: about a millisecond
@@ -184,9 +187,14 @@ class KeyedProcessOperator(FunctionOperator):
         backend: KeyedStateBackend,
         keys: tuple[KeySelector, ...],
         time: Time,
+        text: FunctionText | None = None,
     ) -> None:
         super().__init__(planned, subtask, job, function, backend)
         self._keyed_backend = backend
+        access = backend.direct() if text is not None else None
+        self._loops: RecordLoops | None = None  #: where the function could be written into one
+        if text is not None and access is not None:
+            self._loops = RecordLoops(self, function, text, keys[0], access)
         self._inputs = [(key.row_key(), key.key_type().normalise_many) for key in keys]
         self._key_places = [key_place(planned.operator, key) for key in keys]
         self._denormalise = keys[0].key_type().denormalise
@@ -204,6 +212,31 @@ class KeyedProcessOperator(FunctionOperator):
         self._context._timers = self._timers
 
     def process(self, batch: Batch, input_index: int) -> None:
+        if self._loops is None or len(batch) < WORTH_A_LOOP or not self._process_in_a_loop(self._loops, batch):
+            self._process_each(batch, input_index)
+
+    def _process_in_a_loop(self, loops: RecordLoops, batch: Batch) -> bool:
+        try:
+            keys = loops.keys_of(batch)
+            normalised = self._inputs[0][1](keys)
+        except Exception as error:  # the user's key function, or a key that cannot be one
+            raise OperatorFailed(self, error, place=self._key_places[0]) from error
+        emitted = loops.run(batch, keys, normalised, self._timers)
+        if emitted is None:
+            return False
+        self._leave_key()
+        if self._look_for_tags > 0 and emitted.may_hold_tags:
+            rows, places = self._without_tagged(emitted.take_rows(), emitted.places, batch.timestamps)
+            emitted.rows, emitted.places = rows, places
+        if self.hot_keys is not None:
+            self.hot_keys.note(normalised)
+        made = emitted.batch()
+        if made is not None:
+            self.emit(made)
+        self._flush_side()
+        return True
+
+    def _process_each(self, batch: Batch, input_index: int) -> None:
         function = self._function
         if len(self._inputs) == 1:
             process_element = function.process_element

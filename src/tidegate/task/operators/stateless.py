@@ -19,6 +19,7 @@ from tidegate.task.operators.checkpointed import keeper_for
 from tidegate.task.operators.first_rows import function_line
 from tidegate.task.operators.returned import MANY, check_many
 from tidegate.types.base import inside
+from tidegate.types.expressions import projected
 
 
 class _CallingOperator(RunningOperator):
@@ -76,6 +77,38 @@ class MapBatchesOperator(_CallingOperator):
         result = self._function(batch.columns())
         same_rows = isinstance(result, pa.RecordBatch) and result.num_rows == len(batch)
         emit_columns(self, result, batch.timestamps if same_rows else None)
+
+
+class ColumnFilterOperator(RunningOperator):
+    """A null is not true."""
+
+    def __init__(self, planned: PlannedOperator, subtask: int, expression: Any) -> None:
+        super().__init__(planned, subtask)
+        self._expression = expression
+
+    def process(self, batch: Batch, input_index: int) -> None:
+        columns = batch.columns()
+        kept = projected(columns, ["kept"], [self._expression]).column(0)
+        count = kept.true_count
+        if count == len(batch):
+            self.emit(Batch(self.output_type, columns=columns, timestamps=batch.timestamps))
+        elif count:
+            stamps = batch.timestamps
+            if stamps is not None:
+                stamps = stamps[kept.fill_null(False).to_numpy(zero_copy_only=False)]
+            self.emit(Batch(self.output_type, columns=columns.filter(kept), timestamps=stamps))
+
+
+class ProjectOperator(RunningOperator):
+    def __init__(
+        self, planned: PlannedOperator, subtask: int, names: tuple[str, ...], expressions: tuple[Any, ...]
+    ) -> None:
+        super().__init__(planned, subtask)
+        self._names = names
+        self._expressions = expressions
+
+    def process(self, batch: Batch, input_index: int) -> None:
+        emit_columns(self, projected(batch.columns(), self._names, self._expressions), batch.timestamps)
 
 
 def emit_columns(operator: RunningOperator, result: Any, timestamps: np.ndarray[Any, Any] | None = None) -> None:

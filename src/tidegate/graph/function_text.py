@@ -1,0 +1,89 @@
+"""The text of a user's method, as the one who wrote it sees it, and the proof that it is the method's text. Pure; both sides.
+
+Text is looked for on the driver, where the file is, and travels with the operator. It is believed only where compiling it
+gives the very code that the method has: a file that was edited since, a decorator, a class that was made by another program
+show at once. Whatever cannot be had costs speed and nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
+
+_OUTER = "_tg_outer"
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionText:
+    """A method as it stands in its file."""
+
+    text: str  #: without the indentation of its class
+    first_line: int
+
+
+def text_of(function: object, method: str) -> FunctionText | None:
+    """Of a function object's method. None: it has none that can be believed."""
+    found = plain_method(function, method)
+    if found is None:
+        return None
+    try:
+        lines, first_line = inspect.getsourcelines(found)
+    except (OSError, TypeError):  # typed into a shell, or made by a program
+        return None
+    text = FunctionText(textwrap.dedent("".join(lines)), first_line)
+    return text if definition_of(text, found) is not None else None
+
+
+def plain_method(function: object, method: str) -> FunctionType | None:
+    """A method that is written in Python and called as it is written: of no decorator, and not replaced in the instance."""
+    found = getattr(type(function), method, None)
+    if method in getattr(function, "__dict__", {}) or hasattr(found, "__wrapped__"):
+        return None
+    return found if isinstance(found, FunctionType) else None
+
+
+def definition_of(text: FunctionText, function: FunctionType) -> ast.FunctionDef | None:
+    """The definition, with the lines of the file; None where it is not that of the function."""
+    try:
+        module = ast.parse(text.text)
+    except (SyntaxError, ValueError):
+        return None
+    definition = module.body[0] if len(module.body) == 1 else None
+    if not isinstance(definition, ast.FunctionDef) or definition.decorator_list:
+        return None
+    ast.increment_lineno(module, text.first_line - 1)
+    code = compiled_inside(definition, function.__code__.co_freevars, function.__code__.co_filename)
+    return definition if code is not None and _same(code, function.__code__) else None
+
+
+def compiled_inside(definition: ast.FunctionDef, free: tuple[str, ...], file: str) -> CodeType | None:
+    """The code of a definition that reads the variables `free` of a function around it."""
+    outer = ast.parse(f"def {_OUTER}():\n    pass").body[0]
+    assert isinstance(outer, ast.FunctionDef)
+    outer.body = [*(ast.parse(f"{name} = None").body[0] for name in free), definition]
+    made = compile(ast.fix_missing_locations(ast.Module([outer], [])), file, "exec", dont_inherit=True)
+    (around,) = (const for const in made.co_consts if isinstance(const, CodeType))
+    codes = [const for const in around.co_consts if isinstance(const, CodeType) and const.co_name == definition.name]
+    return codes[0] if len(codes) == 1 else None
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two constants are the same; of codes, whether they do the same."""
+    if isinstance(one, CodeType) and isinstance(other, CodeType):
+        alike = (
+            one.co_code == other.co_code
+            and one.co_names == other.co_names
+            and one.co_varnames == other.co_varnames
+            and one.co_freevars == other.co_freevars
+            and one.co_cellvars == other.co_cellvars
+            and one.co_argcount == other.co_argcount
+            and one.co_exceptiontable == other.co_exceptiontable
+        )
+        return alike and _same(one.co_consts, other.co_consts)
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return type(one) is type(other) and repr(one) == repr(other)
