@@ -26,7 +26,16 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="tidegate-traces-") as folder:
         environment = {**os.environ, "TIDEGATE_TRACES": folder, "PYTHONPATH": str(TESTS / "faults" / "traced")}
         tests = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", *(arguments or [str(TESTS / "faults"), "-m", "not slow"])],
+            # The observer has imported what pytest would have rewritten.
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-W",
+                "ignore::pytest.PytestAssertRewriteWarning",
+                *(arguments or [str(TESTS / "faults"), "-m", "not slow"]),
+            ],
             env=environment,
             check=False,
         )
