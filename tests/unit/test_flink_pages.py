@@ -90,14 +90,18 @@ def rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rest]:
     monkeypatch.setenv("TIDEGATE_REGISTRY", str(tmp_path / "registry"))
     with serving() as rest:
         lived(rest.hands.view)
-        lines = [
-            CodeLine("Slot.turn", "/lib/tidegate/task/slot.py", 12, "tidegate"),
-            CodeLine("parse", "/home/me/job.py", 12, "user"),
-        ]
-        rest.hands.view.publish(SlotSampled(SlotId(1, 1), Sampled(lines, [SampledStack("sums", [0, 1], 6, 6)])))
         rest.hands.view.log(JobLine(1020.0, "WARNING", "mine", "odd", "g1-a2", "1.0", "sum 1", "sums", 0))
         rest.hands.may_answer.set()
         yield rest
+
+
+def sampled() -> SlotSampled:
+    """A slot says where its thread was."""
+    lines = [
+        CodeLine("Slot.turn", "/lib/tidegate/task/slot.py", 12, "tidegate"),
+        CodeLine("parse", "/home/me/job.py", 12, "user"),
+    ]
+    return SlotSampled(SlotId(1, 1), Sampled(lines, [SampledStack("sums", [0, 1], 6, 6)]))
 
 
 @pytest.mark.parametrize("pages", [SOME, pytest.param(set(PAGES), marks=pytest.mark.slow)], ids=["some", "all"])
@@ -114,6 +118,7 @@ def test_every_page_of_flinks_shows_the_job_and_nothing_fails(
         serve(page, files)
 
         def show(place: str, expected: str) -> None:
+            rest.hands.view.publish(sampled())  # of late: a thread dump shows nothing older
             there = place.replace(J, rest.job.id).replace(V, rest.vertex(1))
             page.goto(f"{rest.server.url}/{INDEX}#/{there}")
             page.wait_for_function(
