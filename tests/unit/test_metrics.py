@@ -83,9 +83,12 @@ def test_types_and_help_are_the_tables(page: str) -> None:
 
 def test_workers_and_the_driver_show_their_memory_and_cpu(page: str) -> None:
     found = samples(page)
-    ((labels, resident),) = found["tidegate_worker_resident_memory_bytes"].items()
-    assert (dict(labels)["slot"], dict(labels)["tm_id"], resident) == (str(SLOTS[0]), "node:100", 123_000_000)
-    assert list(found["tidegate_worker_cpu_seconds_total"].values()) == [4.5]
+    resident = found["tidegate_worker_resident_memory_bytes"]
+    by_slot = {dict(labels)["slot"]: (dict(labels)["tm_id"], value) for labels, value in resident.items()}
+    assert set(by_slot) == {str(slot) for slot in SLOTS}
+    assert by_slot[str(SLOTS[0])] == ("node:100", 123_000_000)
+    cpu = {dict(labels)["slot"]: value for labels, value in found["tidegate_worker_cpu_seconds_total"].items()}
+    assert cpu[str(SLOTS[0])] == 4.5
     assert found["process_resident_memory_bytes"][frozenset()] > 1_000_000
     assert process_use().cpu_ms > 0
 
