@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from tidegate.errors import ConfigurationError
 from tidegate.types import Pickled
@@ -32,7 +32,10 @@ FAILED_RECORDS = "failed_records"  #: the counter
 class FailedRecord:
     """A record on which a function has raised, as it came."""
 
-    record: Pickled  #: of any type
+    if TYPE_CHECKING:
+        record: Any  #: of any type
+    else:
+        record: Pickled
     timestamp: Optional[int]  # noqa: UP045 - read by the types, which name it so. In ms; None without event time
     operator: str
     uid: str
