@@ -210,6 +210,7 @@ def test_no_checkpoint_waits_for_a_call_of_ten_seconds(unaligned: bool, exchange
 
 
 AT_ONCE = [0, 0]  #: calls now, and the most so far
+IN_SLOT = [0, 0]  #: records that were read and not answered, and the most so far
 
 
 async def counted(row: Any) -> Any:
@@ -217,19 +218,30 @@ async def counted(row: Any) -> Any:
     AT_ONCE[1] = max(AT_ONCE)
     await asyncio.sleep(1)
     AT_ONCE[0] -= 1
+    IN_SLOT[0] -= 1
     return row
 
 
+class Watched(Numbered):
+    """Counts what is read."""
+
+    def row(self, number: int) -> Any:
+        IN_SLOT[0] += 1
+        IN_SLOT[1] = max(IN_SLOT)
+        return super().row(number)
+
+
 def test_a_full_slot_takes_no_more_than_its_capacity_and_what_it_had_at_hand(seed: int) -> None:
-    AT_ONCE[:] = [0, 0]
+    AT_ONCE[:], IN_SLOT[:] = [0, 0], [0, 0]
     env = environment(parallelism=1, every="1s")
-    env.from_source(Numbered(0, 1, 50, (7,)), uid="source").async_map(counted, capacity=3, uid="ask").sink_to(
+    env.from_source(Watched(0, 1, 50, (7,)), uid="source").async_map(counted, capacity=3, uid="ask").sink_to(
         LedgerSink("out"), uid="out"
     )
     result = run_in_process(env, seed=seed)
 
     assert result.status is JobStatus.FINISHED, result.error
     assert AT_ONCE == [0, 3]
+    assert IN_SLOT[1] <= 3 + 7
 
 
 # -- what goes wrong --------------------------------------------------------------------------------------------------

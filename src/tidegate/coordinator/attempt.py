@@ -17,6 +17,7 @@ from typing import assert_never
 
 from tidegate.coordinator.checkpoint_reports import CheckpointReports
 from tidegate.coordinator.failures import failure_of, lost_slot, unsendable_start
+from tidegate.coordinator.flow import Flow
 from tidegate.coordinator.observing import (
     CheckpointsDiscarded,
     JobStatus,
@@ -66,8 +67,6 @@ from tidegate.protocol.checkpoint_events import (
     TriggerCheckpoint,
 )
 from tidegate.protocol.checkpointing import CheckpointPolicy, CheckpointScheduler
-from tidegate.protocol.credit import CreditBoard
-from tidegate.protocol.pausing import SourcePauses
 from tidegate.protocol.shared_state import SharedStateRegistry
 from tidegate.storage.metadata import SlotSnapshot
 from tidegate.storage.sweep import OpenWork
@@ -77,7 +76,6 @@ from tidegate.wire.control import (
     Cancel,
     Committed,
     Complete,
-    Credits,
     Decline,
     Drain,
     Ended,
@@ -87,10 +85,8 @@ from tidegate.wire.control import (
     InboxOverBound,
     InboxWithinBound,
     LastCounts,
-    PauseSources,
     Progressed,
     Ready,
-    ResumeSources,
     Sampled,
     SampleStacks,
     SavepointOrder,
@@ -99,6 +95,7 @@ from tidegate.wire.control import (
     ToDriver,
     Trigger,
     Unsendable,
+    WatermarkReached,
 )
 
 log = logging.getLogger("tidegate.coordinator")
@@ -144,14 +141,13 @@ class Attempt:
     _finishing: bool = field(default=False, init=False)
     _orders: dict[CheckpointId, SavepointOrder] = field(default_factory=dict, init=False)  #: savepoints under way
     _of_users: set[CheckpointId] = field(default_factory=set, init=False)  #: savepoints, ended ones too
-    _pauses: SourcePauses = field(default_factory=SourcePauses, init=False)
-    _credits: CreditBoard = field(init=False)
+    _flow: Flow = field(init=False)
     _littered: bool = field(default=False, init=False)  #: given-up snapshots may lie in storage
 
     def __post_init__(self) -> None:
         self._began = self._last_tick = self.clock()
         self._work = NamedWork(self.storing, lambda failure: self.post(lambda: self.fail(failure)))
-        self._credits = CreditBoard(slots=len(self.starts))
+        self._flow = Flow(self.links, len(self.starts))
         self._reports = CheckpointReports(self.id, len(self.starts), self.view, self.clock, self.wall_clock)
         self.scheduler = CheckpointScheduler(
             attempt=self.id,
@@ -175,10 +171,7 @@ class Attempt:
         except Unsendable as error:
             self.fail(unsendable_start(self.recorder.plan, slot, self.starts[slot], error), permanent=True)
             return
-        self._credits.on_connected(slot)
-        self._pass_credits_on()
-        if self._pauses.over and slot.layer == 0:
-            self.links.send(slot, PauseSources())
+        self._flow.on_connected(slot, self.clock())
 
     def slot_said(self, slot: SlotId, message: FromSlot) -> None:
         if self.outcome is not None:
@@ -207,15 +200,8 @@ class Attempt:
                 self._reports.tell()
             case Decline(checkpoint, reason, overtaken):
                 self._decide(SnapshotDeclined(slot, self.id, CheckpointId(checkpoint), reason, overtaken))
-            case InboxOverBound():
-                if self._pauses.on_over_bound(slot):
-                    self._tell_sources(PauseSources())
-            case InboxWithinBound():
-                if self._pauses.on_within_bound(slot):
-                    self._tell_sources(ResumeSources())
-            case Progressed(progress):
-                self._credits.on_progress(slot, progress)
-                self._pass_credits_on()
+            case InboxOverBound() | InboxWithinBound() | Progressed() | WatermarkReached():
+                self._flow.on_news(slot, message, self.clock())
             case Ended():
                 self._decide(SlotEnded(slot))
             case Committed(checkpoint):
@@ -269,13 +255,13 @@ class Attempt:
             if all_heard and now - heard > self.timeouts.heartbeat_s and not self._finishing:
                 self.slot_lost(slot, f"silent for {self.timeouts.heartbeat_s:g} s")
                 return
-        self._pass_credits_on()
+        self._flow.pass_credits_on(now)
         self._decide(TimePassed())
 
     def next_wake(self) -> float:
         """When `tick` is due, at the latest."""
         # Several ticks in one heartbeat timeout, or every pause between two would look as if the driver had been away.
-        times = [self.clock() + min(1.0, self.timeouts.heartbeat_s / 8), self._credits.due_at]
+        times = [self.clock() + min(1.0, self.timeouts.heartbeat_s / 8), self._flow.due_at]
         wake = self.scheduler.next_wake()
         if wake is not None:
             times.append(wake)
@@ -364,15 +350,6 @@ class Attempt:
     def _tell_all(self, message: Trigger | Drain | Complete | Abort | Finish) -> None:
         for slot in self.connected:
             self.links.send(slot, message)
-
-    def _tell_sources(self, message: PauseSources | ResumeSources) -> None:
-        for slot in self.connected:
-            if slot.layer == 0:
-                self.links.send(slot, message)
-
-    def _pass_credits_on(self) -> None:
-        for sender, grants in self._credits.take_due(self.clock()):
-            self.links.send(sender, Credits(grants))
 
     # -- storing (background) -----------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ class WatermarkStrategy:
     timestamp: Timestamp | None = None  #: None: not said yet
     out_of_orderness_ms: int = 0
     idle_after_s: float | None = None
+    alignment: Alignment | None = None
     generator: Callable[[], WatermarkGenerator] | None = None  #: makes watermarks in place of `out_of_orderness_ms`
 
     @classmethod
@@ -114,6 +115,23 @@ class WatermarkStrategy:
         if idle_after_s <= 0:
             raise ConfigurationError("with_idleness needs a time above 0")
         return replace(self, idle_after_s=idle_after_s)
+
+    def with_watermark_alignment(self, group: str, max_drift: Duration) -> WatermarkStrategy:
+        """Sources of one group stay together: one whose watermark is more than `max_drift` above the lowest of the group reads
+        nothing until that has come closer. For joins of a fast stream with a slow one, whose state grows by what is between
+        them. Only right after the source, with its parallelism."""
+        if not isinstance(group, str) or not group:
+            raise ConfigurationError(f"with_watermark_alignment: the group is a name, not {group!r}")
+        drift_ms = round(seconds(max_drift, "with_watermark_alignment") * 1000)
+        return replace(self, alignment=Alignment(group, drift_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """With which other sources one stays together, and how closely."""
+
+    group: str
+    max_drift_ms: int
 
 
 class WatermarkOutput:

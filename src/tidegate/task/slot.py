@@ -56,6 +56,7 @@ from tidegate.wire.control import (
     Drain,
     Ended,
     Finish,
+    GroupAt,
     LastCounts,
     OperatorMetrics,
     PauseSources,
@@ -108,8 +109,7 @@ class Slot:
         self._input = InputQueue(self.id, mailbox, above, self._new_held)
         self._processing_time = ProcessingTime(wall_clock, clock)
         wanted, wake = (lambda: self._flow.credit.records_left), (lambda: mailbox.post(nothing))
-        time = Time(clock, self._processing_time)
-        context = operator_context(program, time, sleep, wanted, control, calls, wake)
+        context = operator_context(program, Time(clock, self._processing_time), sleep, wanted, control, calls, wake)
         self.chains = host_chains(program.plan, self.id, self.outbox, context)
         self._operators = [operator for chain in self.chains for operator in chain.operators]
         self._answers = SlotAnswers(self._operators)
@@ -121,7 +121,7 @@ class Slot:
             for edge in program.plan.edges
             if edge.edge.downstream == operator.uid
         }
-        self._sources = SourceTurns(self.chains, clock)
+        self._sources = SourceTurns(self.chains, clock, control)
         paths = JobPaths(program.plan.job)
         copies = LocalCopies(self.settings.local_copies, program.plan.job, program.attempt, self.id, uploads)
         self._files = SlotFiles(copies)
@@ -246,9 +246,8 @@ class Slot:
             times.append(self._last_flush + self._idle_gap_s)
         if self._commits.retry_at is not None:
             times.append(self._commits.retry_at)
-        due = [self._machine.next_time()]
-        if self._time_may_act():
-            due += [chain.next_time() for chain in self.chains]
+        chains = self.chains if self._time_may_act() else ()
+        due = [self._machine.next_time(), self._sources.next_time(), *(chain.next_time() for chain in chains)]
         times += [time for time in due if time is not None]
         return min(times, default=None)
 
@@ -257,6 +256,7 @@ class Slot:
         if self._commits.retry_at is not None and self._commits.retry_at <= self._clock():
             self._commits.resume()
         self._processing_time.follow()
+        self._sources.tell()
         self._checkpoints.on_time(now := self._clock())
         if self._input_is_kept_back():
             for chain in self.chains:
@@ -332,6 +332,8 @@ class Slot:
                 self._checkpoints.on(slot_events.InboxOverflowed(CheckpointId(checkpoint), kept_bytes))
             case PauseSources() | ResumeSources():
                 self._sources.paused = isinstance(letter, PauseSources)
+            case GroupAt():
+                self._sources.on_group(letter)
             case Credits():
                 self._flow.on_credits(letter)
             case SampleStacks():

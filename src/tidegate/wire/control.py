@@ -20,7 +20,7 @@ from tidegate.storage.metadata import Committable, FileRef, SectionRef, SlotSnap
 from tidegate.storage.state_files import StateFiles
 from tidegate.wire.framing import MAX_MESSAGE_BYTES
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
@@ -171,6 +171,15 @@ class InboxWithinBound(Message, frozen=True):
     """What was over the bound has been processed."""
 
 
+class WatermarkReached(Message, frozen=True):
+    """A source that is aligned with others says how far it is in event time; IDLE and MAX_WATERMARK as watermarks have them."""
+
+    group: str
+    uid: str
+    subtask: int
+    watermark: int
+
+
 class Progressed(Message, frozen=True):
     """A slot that cannot keep up says what it has processed and what its senders may have under way (protocol/credit.py)."""
 
@@ -277,6 +286,13 @@ class PauseSources(Message, frozen=True):
     """An inbox is over its bound: read nothing more. Barriers are sent all the same."""
 
 
+class GroupAt(Message, frozen=True):
+    """The lowest of a group of aligned sources has come to `watermark`; MAX_WATERMARK: nobody holds anybody back."""
+
+    group: str
+    watermark: int
+
+
 class ResumeSources(Message, frozen=True):
     """All inboxes are within their bounds."""
 
@@ -326,6 +342,7 @@ FromSlot = Union[
     Decline,
     InboxOverBound,
     InboxWithinBound,
+    WatermarkReached,
     Progressed,
     Ended,
     Committed,
@@ -333,7 +350,7 @@ FromSlot = Union[
     ToDriver,
 ]
 ToSlot = Union[
-    Start, Trigger, Drain, PauseSources, ResumeSources, Credits, SampleStacks, Complete, Abort, Finish, Cancel
+    Start, Trigger, Drain, PauseSources, ResumeSources, GroupAt, Credits, SampleStacks, Complete, Abort, Finish, Cancel
 ]
 
 _encoder = msgspec.msgpack.Encoder()

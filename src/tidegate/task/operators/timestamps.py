@@ -18,6 +18,7 @@ from tidegate.batch import Batch, Origins
 from tidegate.errors import ContractError
 from tidegate.functions.watermarks import (
     PERIOD_S,
+    Alignment,
     WatermarkGenerator,
     WatermarkOutput,
     WatermarkStrategy,
@@ -43,6 +44,15 @@ class TimestampOperator(RunningOperator):
         #: The user's, by split; None where the bound of the disorder says all.
         self._makers: dict[str, WatermarkGenerator] | None = None if strategy.generator is None else {}
         self._period_ends = time.clock() + PERIOD_S
+
+    @property
+    def alignment(self) -> Alignment | None:
+        return self._strategy.alignment
+
+    @property
+    def reached(self) -> int:
+        """What the other sources of its group are to know."""
+        return IDLE if self._valve.all_idle and self.watermark != MAX_WATERMARK else self.watermark
 
     def open(self, restore: SubtaskRestore | None) -> None:
         self._last_record = {_WHOLE: self._time.clock()}

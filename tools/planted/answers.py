@@ -1,0 +1,101 @@
+"""Faults in asynchronous functions, failed records, joins and aligned sources."""
+
+from __future__ import annotations
+
+from planted.kinds import Change, Mutant
+
+ASYNC = ("tests/protocol/test_async_jobs.py", "tests/unit/test_async_harness.py")
+JOINS = ("tests/protocol/test_joins.py",)
+
+MUTANTS = (
+    Mutant(
+        "answers-are-not-stored",
+        "a checkpoint holds the records in flight, and not the answers that have come",
+        (
+            Change(
+                "task/operators/async_calls.py",
+                "InFlightRow(each.timestamp, each.value, each.rows, each.key)",
+                "InFlightRow(each.timestamp, each.value, None, each.key)",
+            ),
+        ),
+        ASYNC,
+    ),
+    Mutant(
+        "a-watermark-passes-records-in-flight",
+        "a watermark leaves an asynchronous operator before the records that came before it",
+        (
+            Change(
+                "task/operators/async_calls.py",
+                "            self._queue.fence(watermark)\n",
+                "            super().run_watermark(watermark)\n",
+            ),
+        ),
+        ASYNC,
+    ),
+    Mutant(
+        "input-ends-with-calls-in-flight",
+        "a chain ends while an asynchronous operator waits for answers",
+        (Change("task/chains.py", "            if operator.is_pending:\n                return False\n", ""),),
+        ASYNC,
+    ),
+    Mutant(
+        "a-full-slot-takes-input",
+        "a slot whose calls are at their most goes on to take records",
+        (Change("task/slot.py", "is_full = self._answers.room <= 0 and", "is_full = False and"),),
+        ASYNC,
+    ),
+    Mutant(
+        "a-barrier-waits-for-a-call",
+        "an aligned checkpoint of a full slot does not turn unaligned",
+        (
+            Change(
+                "task/answers.py",
+                "        if not self._operators:\n            return given_s\n",
+                "        return given_s\n",
+            ),
+        ),
+        ASYNC,
+    ),
+    Mutant(
+        "a-failing-call-has-emitted",
+        "what a function gave to a side output before it raised leaves all the same",
+        (
+            Change(
+                "task/operators/failing.py",
+                "                del rows[stop:], stamps[stop:]\n",
+                "                del rows[len(rows) :], stamps[len(rows) :]\n",
+            ),
+        ),
+        ("tests/protocol/test_failed_records.py",),
+    ),
+    Mutant(
+        "an-outer-join-lets-time-run",
+        "the watermark after an outer join is ahead of records that leave without a partner",
+        (Change("functions/joins.py", "hold_ms = max(0, ", "hold_ms = 0 * max(0, "),),
+        JOINS,
+    ),
+    Mutant(
+        "a-partner-leaves-alone-too",
+        "an outer join forgets which records have met somebody",
+        (Change("functions/joins.py", "if keeps_left and not was_met:", "if keeps_left:"),),
+        JOINS,
+    ),
+    Mutant(
+        "the-valid-version-is-pruned",
+        "a temporal join drops the newest version that the watermark has passed",
+        (Change("functions/joins.py", "                if at != newest:\n", "                if at == newest:\n"),),
+        JOINS,
+    ),
+    Mutant(
+        "a-source-that-is-ahead-reads-on",
+        "alignment holds no source",
+        (
+            Change(
+                "task/source_turns.py",
+                "        if id(chain) not in self._aligned:\n            return True\n",
+                "        return True\n",
+            ),
+        ),
+        ("tests/protocol/test_alignment.py",),
+    ),
+)
