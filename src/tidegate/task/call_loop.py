@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+CLOSE_S = 5.0
+
 
 class CallLoopThread:
     """Implements ports.CallLoop."""
@@ -19,16 +21,34 @@ class CallLoopThread:
         self._name = name
         self._on_failure = on_failure
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True).start()
+            self._thread = threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True)
+            self._thread.start()
         self._loop.call_soon_threadsafe(function, *arguments)
+
+    def stop(self) -> None:
+        """At the end of the job: what still runs, as `async_close`, has CLOSE_S to end. Spark may use the process again."""
+        if self._loop is not None and self._thread is not None:
+            asyncio.run_coroutine_threadsafe(self._wind_up(), self._loop)
+            self._thread.join(2 * CLOSE_S)
+
+    async def _wind_up(self) -> None:
+        loop = asyncio.get_running_loop()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            _, late = await asyncio.wait(others, timeout=CLOSE_S)
+            for task in late:
+                task.cancel()
+        loop.call_soon(loop.stop)
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()
+            loop.close()
         except BaseException as error:
             self._on_failure(error)

@@ -88,6 +88,7 @@ class SlotProcess:
         inbox = Inbox(settings.inbox_bytes, settings.held_memory_bytes, settings.held_disk_bytes)
         self._mailbox = Mailbox(inbox, lambda message: self._control.send(message))
         self._slot: Slot | None = None
+        self._calls = CallLoopThread("tidegate-calls", self._mailbox.fail)
         self._sampler: StackSampler | None = None  #: once the task's thread is known
         self._cancelled = threading.Event()
         self._busy_s = self._idle_s = self._blocked_s = self._waited_s = 0.0
@@ -132,6 +133,7 @@ class SlotProcess:
         except OperatorFailed as failed:
             print(f"tidegate: close() of {failed.operator.name} failed after the job had finished:", file=sys.stderr)
             traceback.print_exception(failed.cause)
+        self._calls.stop()
 
     def _build(self) -> Slot:
         shipped = self._shipped
@@ -149,7 +151,7 @@ class SlotProcess:
             storage=storage,
             uploads=BackgroundThread("tidegate-uploads", self._mailbox.fail),
             commits=BackgroundThread("tidegate-commits", self._mailbox.fail),
-            calls=CallLoopThread("tidegate-calls", self._mailbox.fail),
+            calls=self._calls,
             crash_points=shipped.crash_points,
             clock=time.monotonic,
             wall_clock=time.time,

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from tidegate.wire.control import SubtaskRestore
 
 GRACE_S = 5.0  #: after a time-out, for the loop to say so; then it is blocked
-CLOSE_S = 5.0
 
 
 @dataclass(eq=False)
