@@ -246,9 +246,8 @@ class Slot:
             times.append(self._last_flush + self._idle_gap_s)
         if self._commits.retry_at is not None:
             times.append(self._commits.retry_at)
-        chains = self.chains if self._time_may_act() else ()
-        due = [self._machine.next_time(), self._sources.next_time(), *(chain.next_time() for chain in chains)]
-        times += [time for time in due if time is not None]
+        acting = self.chains if self._time_may_act() else ()
+        times += [at for each in (self._machine, self._sources, *acting) if (at := each.next_time()) is not None]
         return min(times, default=None)
 
     def on_time(self) -> None:
