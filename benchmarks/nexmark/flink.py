@@ -25,7 +25,7 @@ from queries import QUERIES
 
 TOTAL, PERSONS, AUCTIONS, BIDS = 50, 1, 3, 46
 EPOCH_MS, STEP_MS, DISORDER_MS = 1_700_000_000_000, 10, 900
-LIMIT = 1 << 30
+LIMIT = "CAST(1073741824 AS BIGINT)"  #: MOD has the type of its second argument, and INT would overflow
 
 
 def mixed(salt: int, i: str = "i") -> str:

@@ -17,7 +17,8 @@ from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 from pyflink.table import StreamTableEnvironment
 
 # The arithmetic of large_state.py, word for word; integers of 64 bits do not overflow in it.
-MIXED = "MOD(MOD(i * 610839793, 1073741824) * (2 * MOD(i * 610839793, 1073741824) + 1), 1073741824)"
+LIMIT = "CAST(1073741824 AS BIGINT)"  #: MOD has the type of its second argument, and INT would overflow
+MIXED = f"MOD(MOD(i * 610839793, {LIMIT}) * (2 * MOD(i * 610839793, {LIMIT}) + 1), {LIMIT})"
 SPREADS = {
     "uniform": "({mixed} * {keys}) / 1073741824",
     "zipf": (
