@@ -83,6 +83,9 @@ prove: java $(READY) ## check the specification of the protocol (spec/) with TLC
 traces: java $(READY) ## a thousand random runs, each compared with the specification
 	@sh tools/in_memory.sh $(SPARK) tests/protocol/traced_runs.py 1000
 
+explore: $(READY) ## every choice in small worlds of the real code, crashes too, for half an hour; nothing may be wrong
+	@$(PYTHON) tests/exploration/explore.py
+
 setup: java $(READY) ## the set-up alone
 
 services: fetched ## start PostgreSQL, MariaDB and Kafka for trying things by hand

@@ -36,9 +36,21 @@ GROUP_OF_FOLDER = {
     "storages": "storages",
     "operating": "operating",
 }
-ORDER = ("endtoend", "kafka", "databases", "operating", "faults", "storages", "spark", "protocol", "docs", "unit")
+ORDER = (
+    "endtoend",
+    "kafka",
+    "databases",
+    "operating",
+    "faults",
+    "storages",
+    "spark",
+    "protocol",
+    "exploration",
+    "docs",
+    "unit",
+)
 #: Folders whose tests compute all the time; those of the others wait for processes that they have started.
-COMPUTING = ("protocol", "docs", "unit")
+COMPUTING = ("protocol", "exploration", "docs", "unit")
 PATIENCE_S = 10.0  #: what is on its way out may take this long; on a busy machine it does
 
 # A deadline for each example would measure the machine's load, and pytest's own timeout is there.

@@ -60,7 +60,7 @@ class AttemptShell(Protocol):
 
 
 class JobLoop:
-    """One job in one driver; `run` is called once."""
+    """One job in one driver; `run` is called once. Whoever wants to stand between the steps calls its parts instead."""
 
     def __init__(self, job: JobRun, shell: AttemptShell, clock: Callable[[], float]) -> None:
         self._job = job
@@ -73,23 +73,42 @@ class JobLoop:
 
     def run(self) -> JobEnded:
         """:raises TidegateError: that no retry can help against; the caller ends the job by it."""
-        self._job.begin()
-        step: NextStep = PlanAttempt()
+        step = self.begin()
         while not isinstance(step, EndJob):
-            step = self._machine.on(self._do(step), self._shell.canceled, self._clock())
+            step = self.heard(self._shell.run_attempt(self.inputs)) if isinstance(step, RunAttempt) else self.do(step)
+        return self.ended(step)
+
+    def begin(self) -> NextStep:
+        self._job.begin()
+        return PlanAttempt()
+
+    def do(self, step: PlanAttempt | Judge | Pause) -> NextStep:
+        return self._next(self._do(step))
+
+    @property
+    def inputs(self) -> AttemptInputs:
+        """Of the attempt that is to be run."""
+        assert self._inputs is not None
+        return self._inputs
+
+    def heard(self, outcome: Outcome | None) -> NextStep:
+        """The attempt is over."""
+        self._outcome = outcome
+        return self._next(AttemptOver(_how(outcome)))
+
+    def ended(self, step: EndJob) -> JobEnded:
         if step.how is JobEnd.CANCELED:
             return self._job.canceled(self._shell.keeps_checkpoints)
         assert self._ended is not None
         return self._ended
 
-    def _do(self, step: PlanAttempt | RunAttempt | Judge | Pause) -> JobEvent:
+    def _next(self, event: JobEvent) -> NextStep:
+        return self._machine.on(event, self._shell.canceled, self._clock())
+
+    def _do(self, step: PlanAttempt | Judge | Pause) -> JobEvent:
         match step:
             case PlanAttempt():
                 return self._plan()
-            case RunAttempt():
-                assert self._inputs is not None
-                self._outcome = self._shell.run_attempt(self._inputs)
-                return AttemptOver(_how(self._outcome))
             case Judge():
                 return self._judge()
             case Pause(seconds, for_slots):

@@ -7,7 +7,6 @@ been asked, or has ended. A future is under way from the beginning: its owner ca
 
 from __future__ import annotations
 
-import itertools
 import secrets
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -107,10 +106,10 @@ class SavepointDesk:
     rescaling: tuple[SavepointRequest, float] | None = (
         None  #: its checkpoint stands; and since when nothing is processed
     )
-    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    _taken: int = 0
 
     def take(self, request: SavepointRequest) -> int:
-        number = next(self._numbers)
+        number, self._taken = self._taken, self._taken + 1
         self.open[number] = request
         return number
 

@@ -18,7 +18,7 @@ from tidegate.connectors.collect_sink import CollectedResults
 from tidegate.coordinator.job import AttemptInputs, JobEnded, JobRun
 from tidegate.coordinator.job_loop import JobLoop
 from tidegate.coordinator.observing import JobStatus, JobView
-from tidegate.coordinator.outcomes import AttemptRescaled, Outcome
+from tidegate.coordinator.outcomes import Outcome
 from tidegate.errors import JobFolderInUse, TidegateError
 from tidegate.launch import check_uids, collected_results
 from tidegate.storage.anywhere import reaching_anywhere
@@ -126,7 +126,16 @@ class InProcessRun:
     # -- the driver ---------------------------------------------------------------------------------------------------
 
     def _run_driver(self, config: JobConfig) -> JobEnded:
-        job = JobRun(
+        job = self.new_driver(config)
+        try:
+            return JobLoop(job, self, self.world.clock).run()
+        except JobFolderInUse:
+            raise
+        except TidegateError as error:
+            return job.fail(error)
+
+    def new_driver(self, config: JobConfig) -> JobRun:
+        self._job = job = JobRun(
             name=self._env.name,
             graph=self._env._graph,
             default_parallelism=self._env.parallelism,
@@ -143,13 +152,7 @@ class InProcessRun:
         types = collected_results(job.plan)
         for uid, record_type in types._types.items():
             self.world.collected.expect(uid, record_type)
-        self._job = job
-        try:
-            return JobLoop(job, self, self.world.clock).run()
-        except JobFolderInUse:
-            raise
-        except TidegateError as error:
-            return job.fail(error)
+        return job
 
     @property
     def canceled(self) -> bool:
@@ -170,13 +173,7 @@ class InProcessRun:
             outcome: Outcome = run.until_outcome()
             return outcome
         finally:
-            if run.attempt.outcome is not None:  # else the driver has died
-                run.attempt.abandon_savepoints()
-            if isinstance(run.attempt.outcome, AttemptRescaled):
-                run.attempt.desk.rescale_begins(run.attempt.rescale_request, run.attempt.halted_at)
-                run.attempt.desk.rescaled(self.world.clock(), run.attempt.latest_completed)  # the next begins at once
-            run.attempt.desk.refuse_all("the attempt has ended")
-            job.used_ids_below(run.attempt.scheduler.next_id)
+            run.leave(job)
             for process in run.processes.values():
                 self.world.bury(process, may_wake=self._zombies_allowed)
 

@@ -140,6 +140,17 @@ class ScheduledAttempt:
             self._wind_down()
         return self.attempt.outcome
 
+    def leave(self, job: JobRun) -> None:
+        """The attempt is over, or its driver has died: every user who has asked for something gets an answer."""
+        attempt = self.attempt
+        if attempt.outcome is not None:  # else the driver has died
+            attempt.abandon_savepoints()
+        if isinstance(attempt.outcome, AttemptRescaled):
+            attempt.desk.rescale_begins(attempt.rescale_request, attempt.halted_at)
+            attempt.desk.rescaled(self._clock(), attempt.latest_completed)  # the next begins at once
+        attempt.desk.refuse_all("the attempt has ended")
+        job.used_ids_below(attempt.scheduler.next_id)
+
     def _ask(self) -> None:
         if self._world.canceled is not None and self.attempt.scheduler.ends_by is None:
             self.attempt.end_when_committed(self._world.canceled)
