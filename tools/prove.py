@@ -119,7 +119,9 @@ MIXED = snapshots("mixed", "aligned", "unaligned", given_up=1, widths="{1}", che
 RESCALED = snapshots("rescaled", "unaligned", "aligned", widths="{1, 2}")
 STOPPED = snapshots("stopped", "stop", "aligned", widths="{1, 2}")
 SAVEPOINT = snapshots("savepoint", "savepoint", "aligned", widths="{1}", checkpoints=2)
-DRIVERS = Run("drivers", "Log", {"NDrivers": "3", "MaxCheckpoints": "3", "MaxLost": "1"})
+DRIVERS = Run("drivers", "Log", {"NDrivers": "3", "MaxCheckpoints": "3", "MaxLost": "1", "Short": "FALSE"})
+SHORT_LOG = Run("short log", "Log", {"NDrivers": "2", "MaxCheckpoints": "5", "MaxLost": "1", "Short": "TRUE"})
+SHORT_LOGS = Run("short log: three", "Log", {"NDrivers": "3", "MaxCheckpoints": "4", "MaxLost": "0", "Short": "TRUE"})
 
 # Layers.tla, with which runs are compared.
 LAYERS = layers("layers", "{<<2, 1>>}", MaxCheckpoints="1")
@@ -128,7 +130,8 @@ SEVERAL = layers("layers: several at a time", "{<<1, 1>>}", "{TRUE, FALSE}", Con
 PLAIN_SAVEPOINTS = layers("layers: savepoints", "{<<1, 1>>}", MaxGivenUp="1", Savepoints="TRUE")
 
 HOLDS = (
-    *(ALIGNED, GIVEN_UP, UNALIGNED, MIXED, RESCALED, STOPPED, SAVEPOINT, DRIVERS),
+    *(ALIGNED, GIVEN_UP, UNALIGNED, MIXED, RESCALED, STOPPED, SAVEPOINT),
+    *(DRIVERS, SHORT_LOG, SHORT_LOGS),
     *(LAYERS, THREE_LAYERS, SEVERAL, PLAIN_SAVEPOINTS),
 )
 
@@ -151,6 +154,8 @@ PLANTED = (
     (fewer(DRIVERS, **TWO_DRIVERS), "committed before the log record"),
     (fewer(DRIVERS, **TWO_DRIVERS), "a record in doubt is taken for absent"),
     (fewer(DRIVERS, **TWO_DRIVERS), "a record in doubt is committed"),
+    (fewer(SHORT_LOG, MaxCheckpoints="4", MaxLost="0"), "nobody looks again"),
+    (fewer(SHORT_LOG, MaxCheckpoints="4", MaxLost="0"), "generations are deleted too"),
     (fewer(DRIVERS, NDrivers="2", MaxCheckpoints="1", MaxLost="0"), "restored committables are forgotten"),
     (fewer(LAYERS, MaxCrashes="0"), "frames after a barrier are not held back"),
     (fewer(LAYERS, MaxCrashes="0"), "complete without the last answer"),

@@ -21,6 +21,7 @@ from protocol_kit import Numbered, environment, fresh_storage
 import tidegate as tg
 from tidegate.errors import Superseded
 from tidegate.ids import SlotId
+from tidegate.storage import short_log
 from tidegate.storage.log import JobLog
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import open_store
@@ -32,6 +33,12 @@ from tidegate.testing.runner import InProcessRun
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 SOURCE = Numbered(1, 2, 300, (3,))
+
+
+@pytest.fixture(autouse=True)
+def logs_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that wakes up late finds old numbers of the log free."""
+    monkeypatch.setattr(short_log, "KEPT_RECORDS", 2)
 
 
 @pytest.fixture(autouse=True)

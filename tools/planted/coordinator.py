@@ -7,8 +7,27 @@ from planted.kinds import Change, Mutant
 TEXT = "tests/unit/test_control_text.py"
 PIECES = "tests/unit/test_control_pieces.py"
 ASKS = "tests/unit/test_asks_are_answered.py"
+SHORT_LOG = "tests/unit/test_storage_short_log.py"
 
 MUTANTS = (
+    Mutant(
+        "nobody-looks-again",
+        "a record that is created where an old one was deleted is taken for the newest",
+        (Change("storage/log.py", "if self._create(record) and self._holds(record):", "if self._create(record):"),),
+        (SHORT_LOG,),
+    ),
+    Mutant(
+        "records-of-generations-are-deleted",
+        "the number at which an old driver would append is free again",
+        (
+            Change(
+                "storage/short_log.py",
+                "            return self._log.read(number).kind is LogKind.GENERATION\n",
+                "            return self._log.read(number).kind is LogKind.FINISHED\n",
+            ),
+        ),
+        (SHORT_LOG,),
+    ),
     Mutant(
         "odd-text-is-not-sent",
         "a heartbeat with a lone surrogate or a huge number cannot be sent",

@@ -80,7 +80,8 @@ def one_job(store: ObjectStore, name: str) -> dict[str, Any] | None:
     newest = log.read_newest()
     if newest is None:
         return None
-    records = [log.read(n) for n in range(max(0, newest.sequence - MAX_RECORDS + 1), newest.sequence)] + [newest]
+    older = [number for number in log.numbers() if number < newest.sequence][1 - MAX_RECORDS :]
+    records = [record for number in older if (record := _read(log, number)) is not None] + [newest]
     return _summary(name, newest) | {
         "retained": [
             {
@@ -93,6 +94,16 @@ def one_job(store: ObjectStore, name: str) -> dict[str, Any] | None:
         ],
         "runs": [_run(store, log, name, generation, records) for generation in sorted({r.generation for r in records})],
     }
+
+
+def _read(log: JobLog, number: int) -> LogRecord | None:
+    """None: a running job has deleted it since."""
+    try:
+        return log.read(number)
+    except CheckpointDamaged:
+        if number in log.numbers():
+            raise
+        return None
 
 
 def _summary(name: str, newest: LogRecord) -> dict[str, Any]:

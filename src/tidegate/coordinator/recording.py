@@ -29,6 +29,7 @@ from tidegate.storage.metadata import CheckpointMetadata, OperatorInfo, SlotSnap
 from tidegate.storage.paths import METADATA_NAME, JobPaths
 from tidegate.storage.retention import delete_checkpoint, plan_retention
 from tidegate.storage.savepoint_format import store_savepoint
+from tidegate.storage.short_log import ShortLog
 from tidegate.storage.store import ObjectStore
 from tidegate.storage.sweep import OpenWork, sweep
 from tidegate.wire.control import SavepointOrder
@@ -65,6 +66,10 @@ class CheckpointRecorder:
     sleep: Callable[[float], None]
     why: str = ""  #: the job was told to end; noted with its end
     _dropped: list[CheckpointPointer] = field(default_factory=list)
+    _short_log: ShortLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._short_log = ShortLog(self.store, self.paths, self.log)
 
     def complete(
         self,
@@ -189,6 +194,7 @@ class CheckpointRecorder:
         """After the record that dropped them; gives their ids. Trouble is logged; a later sweep finds the files then."""
         newest = self.log.last
         assert newest is not None
+        self._short_log.shorten()
         if not self._dropped or not self._may_delete():
             return ()
         deleted = tuple(pointer.id for pointer in self._dropped)

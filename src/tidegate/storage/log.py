@@ -1,12 +1,15 @@
 """The job's log: the one place that decides which checkpoint counts and which driver holds the job. Driver only.
 
-    log/00000000.json   GENERATION 1            every record is created only if absent, and never changed or deleted;
-    log/00000001.json   CHECKPOINT 1            sequence numbers have no gaps;
+    log/00000000.json   GENERATION 1            every record is created only if absent, and never changed;
+    log/00000001.json   CHECKPOINT 1            each has the number after the last one;
     log/00000002.json   GENERATION 2            each record tells all: the newest alone is enough to continue
-    log/00000003.json   CHECKPOINT 2
+    log/00000003.json   CHECKPOINT 2            old ones are deleted, those of generations never (storage/short_log.py)
 
 Invariant 1. A driver writes only records of its own generation, and only right after the last record it has seen. So
-             after a record of generation g+1 there is never one of generation g.
+             after a record of generation g+1 there is never one of generation g. The number after the last record of
+             generation g is that of the record by which g+1 was taken. It is never free again, so an old driver can
+             never append. A driver that takes the job over looks whether its record is the newest: the number that
+             it has created may have been used, and deleted, since it looked for the newest record.
 Invariant 2. Checkpoint ids in the log only grow, also over generations and after a rollback to an older checkpoint:
              `next_checkpoint_id` is above every id that was ever logged, and `completed` refuses a smaller one.
 Invariant 3. `latest` is the last of `retained`, unless it lies outside the job's folder (a job started from elsewhere).
@@ -28,6 +31,7 @@ from __future__ import annotations
 
 import enum
 import secrets
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import msgspec
@@ -70,6 +74,7 @@ class JobLog:
         self._in_doubt: LogRecord | None = None
         self._driver = ""
         self._generation: int | None = None  # None until taken
+        self.taken_at: int | None = None  #: the number of the record by which this driver holds the job
         self.last: LogRecord | None = None
 
     @property
@@ -80,27 +85,29 @@ class JobLog:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def read_newest(self) -> LogRecord | None:
-        """The newest record, or None for a job that never ran. O(log n) requests, no listing.
+        """The newest record, or None for a job that never ran. A driver that holds the job asks for one number; everybody
+        else lists the log, which is short.
 
         :raises CheckpointDamaged: when it is damaged. An older one is never taken instead.
         """
-        # `last` is known to exist, and little has been written since: begin there.
-        known = -1 if self.last is None else self.last.sequence
-        step = 1
-        while self._store.exists(self._paths.log(known + step)):  # known+1, +3, +7 ...
-            known += step
-            step *= 2
-        absent = known + step
-        while absent - known > 1:
-            middle = (known + absent) // 2
-            if self._store.exists(self._paths.log(middle)):
-                known = middle
-            else:
-                absent = middle
+        held = self.last
+        if held is not None and held.generation == self._generation:
+            known = held.sequence
+            if self._store.exists(self._paths.log(known + 1)):
+                known = self.numbers()[-1]
+        else:
+            known = max(self.numbers(), default=-1)
+            while self._store.exists(self._paths.log(known + 1)):  # written since
+                known += 1
         if known < 0:
             return None
         self.last = self.read(known)
         return self.last
+
+    def numbers(self) -> list[int]:
+        """Of the records that are there, in order."""
+        found = (self._paths.log_number(path) for path in self._store.list(self._paths.log_folder))
+        return sorted(number for number in found if number is not None)
 
     def read(self, sequence: int) -> LogRecord:
         """:raises CheckpointDamaged: when the record is missing or damaged."""
@@ -120,15 +127,10 @@ class JobLog:
 
     def first_of(self, generation: int, before: int) -> LogRecord:
         """The record by which the generation was taken; it stands at or before the sequence number `before`, where a record
-        of that generation stands. O(log n) requests. :raises CheckpointDamaged: when a record is missing or damaged."""
-        low, high = 0, before  # generations only grow (invariant 1)
-        while low < high:
-            middle = (low + high) // 2
-            if self.read(middle).generation < generation:
-                low = middle + 1
-            else:
-                high = middle
-        return self.read(low)
+        of that generation stands. :raises CheckpointDamaged: when a record is missing or damaged."""
+        numbers = [number for number in self.numbers() if number <= before]
+        # Generations only grow (invariant 1).
+        return self.read(numbers[bisect_left(numbers, generation, key=lambda number: self.read(number).generation)])
 
     def reread(self) -> LogRecord:
         """The newest record, for a driver that holds the job. :raises Superseded: when it is another driver's.
@@ -167,6 +169,8 @@ class JobLog:
         2. Create the GENERATION record after it.
         3. If the number is taken, begin again: `resume` is judged by what stands there now. (It may be our own record,
            by an earlier try whose answer was lost; then the job is ours.)
+        4. If others went on since 1, what stood there may be deleted by now, and the record says nothing: begin again. Where
+           the next driver has taken the job over already, this one learns of it as ever, by its first append.
 
         :raises JobFolderInUse: FRESH on a folder with history, LATEST on a FINISHED job. `last` is the record in the
             way.
@@ -177,9 +181,20 @@ class JobLog:
                 return self._adopt(newest)
             self._refuse(newest, resume)
             record = self._generation_record(newest, driver, now, resume)
-            if self._create(record):  # 2
+            if self._create(record) and self._holds(record):  # 2, 3, 4
                 return self._adopt(record)
-            self.last = self.read(record.sequence)  # 3
+
+    def _holds(self, record: LogRecord) -> bool:
+        """Whether the job was taken by it: it is the newest, or the next driver's stands right after it, for ever."""
+        try:
+            numbers = self.numbers()
+            after = record.sequence + 1
+            return numbers[-1] == record.sequence or (
+                after in numbers and self.read(after).generation == record.generation + 1
+            )
+        except StorageError:
+            self._in_doubt = record  # it stands, but nobody knows for what
+            raise
 
     def check_resume(self, resume: Resume | CheckpointPointer) -> None:
         """What `take_generation` would say now; nothing is taken. :raises JobFolderInUse:"""
@@ -264,6 +279,7 @@ class JobLog:
         if record.kind is LogKind.GENERATION:
             self._generation = record.generation
             self._driver = record.driver
+            self.taken_at = record.sequence
         return record
 
     # -- appending -------------------------------------------------------------------------------------------------
@@ -273,7 +289,7 @@ class JobLog:
 
         1. Create the record at its sequence number.
         2. If the number is taken: by this very record (an answer was lost), it counts; else a newer driver holds the
-            job.
+            job. (That has gone far if the record is deleted by now.)
 
         :raises Superseded: when a newer driver holds the job: end without committing anything.
         """
@@ -292,7 +308,7 @@ class JobLog:
             )
         if self._create(record):  # 1
             return self._adopt(record)
-        standing = self.read(record.sequence)  # 2
+        standing = self._standing(record)  # 2
         if standing == record:
             return self._adopt(record)
         if standing.generation <= record.generation:
@@ -302,6 +318,12 @@ class JobLog:
             )
         self._in_doubt = None  # settled: it can never stand there
         raise self._superseded(standing)
+
+    def _standing(self, record: LogRecord) -> LogRecord:
+        """What has taken the number."""
+        if self._store.exists(self._paths.log(record.sequence)):
+            return self.read(record.sequence)
+        return self.read(self.numbers()[-1])
 
     def completed(
         self,

@@ -28,6 +28,7 @@ from tidegate.errors import ConfigurationError
 from tidegate.ids import AttemptId, AttemptNumber, CheckpointId, Generation, SlotId
 
 _JOB_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+_LOG_FILE = re.compile(r"([0-9]{8,})\.json")
 _CHECKPOINT_FILE = re.compile(r"chk-([0-9]+)/g([0-9]+)-a([0-9]+)/")
 _STAGING_FILE = re.compile(r"staging/g([0-9]+)-a([0-9]+)/")
 _PROBE_FILE = re.compile(r"probe/\.?g([0-9]+)-a([0-9]+)(?:\.|$)")  # also half-written
@@ -74,6 +75,11 @@ class JobPaths:
 
     def log(self, sequence: int) -> str:
         return f"{self.job}/log/{sequence:08d}.json"
+
+    def log_number(self, path: str) -> int | None:
+        """Of a record; None for what is not one, such as a half-written file."""
+        found = _LOG_FILE.fullmatch(path, len(self.log_folder)) if path.startswith(self.log_folder) else None
+        return None if found is None else int(found[1])
 
     def checkpoint(self, checkpoint: CheckpointId, attempt: AttemptId) -> str:
         """A folder, with a slash at the end."""
