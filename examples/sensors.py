@@ -5,8 +5,8 @@ python examples/sensors.py
 
 import dataclasses
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 import tidegate as tg
 
@@ -27,13 +27,12 @@ class Deviation(tg.ColumnAggregate):
         return [tg.Accumulator(pa.float64(), "sum")] * 3
 
     def partial(self, columns, times):
-        (level,) = columns
-        return [level.is_valid().cast(pa.float64()), level, pc.multiply(level, level)]
+        level = columns[0].to_numpy()
+        return [pa.array(np.ones(len(level))), pa.array(level), pa.array(level * level)]
 
     def result(self, accumulators):
-        count, total, squares = accumulators
-        mean = pc.divide(total, count)
-        return pc.sqrt(pc.max_element_wise(pc.subtract(pc.divide(squares, count), pc.multiply(mean, mean)), 0.0))
+        count, total, squares = (column.to_numpy() for column in accumulators)
+        return pa.array(np.sqrt(np.maximum(squares / count - (total / count) ** 2, 0.0)))
 
 
 READINGS = [

@@ -183,7 +183,8 @@ def test_too_few_slots_are_counted() -> None:
         stream._env.execute()
     assert str(raised.value) == (
         "the job needs 60 task slots at once and the cluster has 48: every subtask of a pipelined job runs at the same time. "
-        "Add executor cores (spark.cores.max, --total-executor-cores, local[60]) or lower the parallelism."
+        "Add executor cores (spark.cores.max, --total-executor-cores, local[60]), make slots narrower (spark.task.cpus=0.8, "
+        "when Spark starts) or lower the parallelism."
     )
     assert (raised.value.needed, raised.value.there) == (60, 48)
 

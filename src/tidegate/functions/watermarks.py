@@ -74,7 +74,16 @@ class WatermarkStrategy:
         cls, generator: Callable[[], WatermarkGenerator], *, timestamp: Timestamp | None = None
     ) -> WatermarkStrategy:
         """Watermarks of your own: `generator` makes a WatermarkGenerator for each split that a subtask reads (for the subtask,
-        where its source does not tell splits apart)."""
+        where its source does not tell splits apart).
+
+        >>> class Marked(tg.WatermarkGenerator):
+        ...     def on_event(self, event, timestamp, output):
+        ...         if event[0] == "end of second":
+        ...             output.emit_watermark(timestamp)
+        >>> strategy = tg.WatermarkStrategy.for_generator(Marked, timestamp=lambda event: event[1])
+        >>> strategy.timestamp(("end of second", 1000))
+        1000
+        """
         if not callable(generator):
             raise ConfigurationError(
                 "for_generator needs a class or a function that makes a WatermarkGenerator, as MyGenerator"
@@ -119,7 +128,12 @@ class WatermarkStrategy:
     def with_watermark_alignment(self, group: str, max_drift: Duration) -> WatermarkStrategy:
         """Sources of one group stay together: one whose watermark is more than `max_drift` above the lowest of the group reads
         nothing until that has come closer. For joins of a fast stream with a slow one, whose state grows by what is between
-        them. Only right after the source, with its parallelism."""
+        them. Only right after the source, with its parallelism.
+
+        >>> strategy = tg.WatermarkStrategy.monotonous(timestamp="created_at").with_watermark_alignment("orders", "20s")
+        >>> strategy.alignment.max_drift_ms
+        20000
+        """
         if not isinstance(group, str) or not group:
             raise ConfigurationError(f"with_watermark_alignment: the group is a name, not {group!r}")
         drift_ms = round(seconds(max_drift, "with_watermark_alignment") * 1000)
