@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from rocksdb_kit import NONE, RocksBackends
 
 from tidegate.errors import CheckpointDamaged, StorageError
 from tidegate.state import cold as cold_module
-from tidegate.state.cold import INTS, MAX_RUNS, OTHERS, Changed, Cold
+from tidegate.state.cold import INTS, MAX_RUNS, MAX_WAITING, OTHERS, Changed, Cold
 from tidegate.state.key_groups import key_groups
 from tidegate.state.key_hash import hash_int64s
 from tidegate.state.keys import key_type
@@ -113,6 +114,61 @@ def test_what_is_written_while_a_merge_is_under_way_is_merged_after_it(
 
     assert len(cold.tiers[INTS].runs) <= MAX_RUNS
     assert found(cold, [0, 99, 100]) == {0: 99 + 3 * MAX_RUNS, 99: 99 + 3 * MAX_RUNS, 100: MAX_RUNS}
+
+
+def test_runs_that_wait_for_a_merge_are_bounded_a_write_waits_for_it(
+    cold: Cold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, check, tier = threading.Event(), Part.check, cold.tiers[INTS]
+
+    def slow(part: Part) -> None:
+        if threading.current_thread().name == "tidegate-merge":
+            assert go_on.wait(30)
+        check(part)
+
+    monkeypatch.setattr(Part, "check", slow)
+    for step in range(MAX_RUNS + 1):
+        put(cold, dict.fromkeys(range(10_000), step))
+    while len(tier.runs) < MAX_WAITING:
+        put(cold, {0: len(tier.runs)})
+    writer = threading.Thread(target=put, args=(cold, {0: -1}))
+    writer.start()
+    writer.join(0.2)
+    assert writer.is_alive()
+    assert len(tier.runs) == MAX_WAITING + 1
+    go_on.set()
+    writer.join(30)
+    tier.wait()
+
+    assert len(tier.runs) <= MAX_RUNS
+    assert found(cold, [0, 1]) == {0: -1, 1: MAX_RUNS}
+
+
+def test_a_merge_goes_in_small_steps_however_short_the_parts_are() -> None:
+    orders = np.arange(10_000, dtype=np.uint64)
+    rows = Columns(orders, orders.astype(np.int64), orders.astype(np.int64), np.ones(len(orders), np.bool_))
+    for part_rows in (1, 7, 100, 3_000):
+        run = Run([Loaded(rows.slice(start, start + part_rows)) for start in range(0, len(rows), part_rows)])
+        steps = list(merged([run], forget_absent=True, part_bytes=100 * 26))
+
+        assert max(map(len, steps)) <= 101
+        assert len(steps) <= 101
+        assert np.concatenate([step.order for step in steps]).tolist() == orders.tolist()
+
+
+def test_a_batch_is_written_together_however_little_memory_there_is(tmp_path: Path) -> None:
+    backends = RocksBackends(tmp_path, NONE)
+    try:
+        backend, function = backends.bound(key_type(int))
+        function.total.add_many(pa.array(range(10_000)), 1)
+        backend.set_current_key(9_999)
+        tier = backend._states["total"][1].cold.tiers[INTS]  # type: ignore[attr-defined]
+        tier.wait()
+
+        assert function.total.get() == 1
+        assert sum(len(run.parts) for run in tier.runs) < 10_000 // 100
+    finally:
+        backends.close()
 
 
 def columns(*rows: tuple[int, bytes, int]) -> Columns:

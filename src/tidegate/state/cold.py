@@ -15,7 +15,8 @@ Invariant 3. The error of a merge is raised by the next read or write, in the ta
 
 Int keys in the empty namespace, the usual ones, have runs of their own (a tier), in which a key is a number; all others are
 bytes there. Runs are merged as soon as there are many of about one size (as RocksDB's universal compaction does it): a key is
-rewritten O(log n) times, and a large run only when the newer ones are together as large.
+rewritten O(log n) times, and a large run only when the newer ones are together as large. When more
+than MAX_WAITING are to be merged, a write waits.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_RUNS = 6  #: of one tier, before some are merged
+MAX_WAITING = 64  #: runs of one tier; then a write waits for the merge, so reads never have to look through more
 _AT_ONCE_ROWS = 16_384  #: so few are merged where they are written: a thread takes longer to start
 INTS, OTHERS = "ints", "others"
 
@@ -119,6 +121,8 @@ class Tier:
     def add(self, run: Run) -> None:
         with self._lock:
             self.runs = (run, *self.runs)
+        if self._thread is not None and self._thread.is_alive() and len(self.runs) > MAX_WAITING:
+            self._thread.join()
         if self._thread is not None and self._thread.is_alive():
             return  # it looks again when it is done; two merges at a time could take the same run
         due = self._due()

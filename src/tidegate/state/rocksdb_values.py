@@ -42,6 +42,9 @@ T = TypeVar("T")
 
 #: So many changed values are written at once at the most: what a record may have to wait for.
 MAX_UNWRITTEN = 1 << 17
+#: A batch is written so many values or bytes at a time, however little memory there is: a write costs a file.
+MIN_TOGETHER = 1024
+MIN_TOGETHER_BYTES = 64 * 1024
 MIN_READ_AHEAD = 64  #: keys, however little memory there is
 
 
@@ -192,8 +195,17 @@ class HotValues(Table):
         self.put(at.key, ABSENT)
 
     def keep_many(self, kept: Iterable[tuple[Any, Any]]) -> None:
+        size_of = self.cells.size_of
+        limit, limit_bytes = max(self.dirty_limit, MIN_TOGETHER), max(self.dirty_limit_bytes, MIN_TOGETHER_BYTES)
         for key, each in kept:
-            self.put_sized(key, each)
+            if key is NO_KEY:
+                refuse_without_key()
+            self.dirty[key] = each
+            self.dirty_bytes += size_of(each)
+            if len(self.dirty) > limit or self.dirty_bytes > limit_bytes:
+                self.write_out()
+        if len(self.dirty) > self.dirty_limit or self.dirty_bytes > self.dirty_limit_bytes:
+            self.write_out()
 
 
 class ColdValues(ColdTable, HotValues):

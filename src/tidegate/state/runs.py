@@ -39,18 +39,25 @@ MAX_ORDER = (1 << 64) - 1
 _CHECKSUM = b"crc32"
 _COLUMNS = ("order", "identity", "cell", "present")
 
+#: The one that gives memory back: Arrow's own keeps tens of MiB for each thread that merges, however little it allocates.
+_POOL = pa.system_memory_pool()
+
 Array = np.ndarray[Any, np.dtype[Any]]
 Column = Any  #: a numpy array of numbers, or an Arrow array of binaries
 
 
 def take(column: Column, rows: Array) -> Column:
-    return column.take(pa.array(rows)) if isinstance(column, pa.Array) else np.take(column, rows)
+    if isinstance(column, pa.Array):
+        return pc.take(column, pa.array(rows), memory_pool=_POOL)
+    return np.take(column, rows)
 
 
 def joined(columns: Sequence[Column]) -> Column:
     if len(columns) == 1:
         return columns[0]
-    return pa.concat_arrays(columns) if isinstance(columns[0], pa.Array) else np.concatenate(columns)
+    if isinstance(columns[0], pa.Array):
+        return pa.concat_arrays(columns, memory_pool=_POOL)
+    return np.concatenate(columns)
 
 
 def equal(one: Column, other: Column) -> Array:
@@ -292,9 +299,8 @@ def merged(runs: Sequence[Run], *, forget_absent: bool, part_bytes: int) -> Iter
     total = sum(run.rows for run in runs)
     row_bytes = sum(part.columns.size_bytes for part in largest.parts) // max(1, largest.rows) + 1
     step = max(1, part_bytes // row_bytes * largest.rows // total)
-    bounds = [int(last) for part in largest.parts for last in part.columns.order[step::step]]
     first = 0
-    for last in [*bounds, MAX_ORDER]:
+    for last in [*_every(step, largest), MAX_ORDER]:
         pieces = [piece for run in runs for piece in run.pieces(first, last)]
         first = last + 1
         if pieces:
@@ -303,6 +309,15 @@ def merged(runs: Sequence[Run], *, forget_absent: bool, part_bytes: int) -> Iter
                 columns = columns.take(np.flatnonzero(columns.present))
             if len(columns):
                 yield columns
+
+
+def _every(step: int, run: Run) -> Iterator[int]:
+    """The hash of each `step`-th row, counted across parts, which may be far shorter."""
+    at = step
+    for part in run.parts:
+        rows = len(part.columns)
+        yield from part.columns.order[at::step].tolist()
+        at += -(-max(rows - at, 0) // step) * step - rows
 
 
 def listed(column: Column) -> list[Any]:
