@@ -80,12 +80,12 @@ class Subtask:
             try:
                 self.operator.run(Batch(self.records, columns=columns, timestamps=stamps), 0)
             except OperatorFailed as failed:
-                lines = [
-                    frame.lineno
-                    for frame in traceback.extract_tb(failed.cause.__traceback__)
-                    if "body_" in frame.filename
+                places = [
+                    (frame.f_code.co_qualname, line)
+                    for frame, line in traceback.walk_tb(failed.cause.__traceback__)
+                    if "body_" in frame.f_code.co_filename
                 ]
-                self.seen.append((type(failed.cause).__name__, str(failed.cause), lines[:1]))
+                self.seen.append((type(failed.cause).__name__, str(failed.cause), places))
                 break
         else:
             open_snapshots.append(self.backend.snapshot())

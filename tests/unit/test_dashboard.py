@@ -297,13 +297,19 @@ def test_numbers_agree_with_rest(rest: Rest, shown: Screen) -> None:
         assert f"{name}\n{counts[key]}" in shown.text()
 
     shown.show("overview")
+    table = shown.page.locator("table", has=shown.page.locator("th", has_text="Works"))
+    headings = table.locator("th").all_text_contents()
     for operator in rest.get("/jobs/{job}/operators")["operators"]:
         name = re.compile(f"^{re.escape(operator['name'])}$")
         row = shown.page.locator("tbody tr", has=shown.page.locator("a", has_text=name))
-        cells = row.locator("td").all_inner_texts()
-        assert (cells[2], cells[3]) == (str(operator["recordsIn"]), str(operator["recordsOut"]))
+        cells = dict(zip(headings, row.locator("td").all_inner_texts(), strict=True))
+        assert (cells["In"], cells["Out"]) == (str(operator["recordsIn"]), str(operator["recordsOut"]))
+        assert cells["Works"] == (
+            "" if not operator["form"] else "columns" if operator["form"]["byColumns"] else "records"
+        )
         if operator["isHead"]:  # the others share its time
-            assert cells[6:8] == [f"{operator['busy']:.0%}", f"{operator['backPressured']:.0%}"]
+            assert cells["Busy"] == f"{operator['busy']:.0%}"
+            assert cells["Back-pressured"] == f"{operator['backPressured']:.0%}"
 
     shown.show(f"accumulators/{rest.vertex(0)}")
     (odd,) = rest.get("/jobs/{job}/accumulators")["user-task-accumulators"]

@@ -56,19 +56,28 @@ def definition_of(text: FunctionText, function: FunctionType) -> ast.FunctionDef
     if not isinstance(definition, ast.FunctionDef) or definition.decorator_list:
         return None
     ast.increment_lineno(module, text.first_line - 1)
-    code = compiled_inside(definition, function.__code__.co_freevars, function.__code__.co_filename)
+    code = compiled_inside(definition, function.__code__)
     return definition if code is not None and _same(code, function.__code__) else None
 
 
-def compiled_inside(definition: ast.FunctionDef, free: tuple[str, ...], file: str) -> CodeType | None:
-    """The code of a definition that reads the variables `free` of a function around it."""
+def compiled_inside(definition: ast.FunctionDef, method: CodeType) -> CodeType | None:
+    """The code of a definition that stands in the place of a method: it reads the same variables of a function around it.
+
+    It has the method's file and qualified name, which are what tracebacks, profiles and flame graphs show.
+    """
     outer = ast.parse(f"def {_OUTER}():\n    pass").body[0]
     assert isinstance(outer, ast.FunctionDef)
-    outer.body = [*(ast.parse(f"{name} = None").body[0] for name in free), definition]
-    made = compile(ast.fix_missing_locations(ast.Module([outer], [])), file, "exec", dont_inherit=True)
+    outer.body = [*(ast.parse(f"{name} = None").body[0] for name in method.co_freevars), definition]
+    made = compile(ast.fix_missing_locations(ast.Module([outer], [])), method.co_filename, "exec", dont_inherit=True)
     (around,) = (const for const in made.co_consts if isinstance(const, CodeType))
     codes = [const for const in around.co_consts if isinstance(const, CodeType) and const.co_name == definition.name]
-    return codes[0] if len(codes) == 1 else None
+    return _renamed(codes[0], codes[0].co_qualname, method.co_qualname) if len(codes) == 1 else None
+
+
+def _renamed(code: CodeType, prefix: str, name: str) -> CodeType:
+    """With another beginning of its qualified name, and of those of the functions inside it."""
+    consts = tuple(_renamed(const, prefix, name) if isinstance(const, CodeType) else const for const in code.co_consts)
+    return code.replace(co_qualname=name + code.co_qualname.removeprefix(prefix), co_consts=consts)
 
 
 def _same(one: Any, other: Any) -> bool:

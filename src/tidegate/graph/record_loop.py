@@ -10,8 +10,8 @@ Called record by record, a function costs about seven calls of Python for each: 
             self.total.set(total)                         entries[key] = total
             yield (sale.item, total)                      items.append(key); totals.append(total)
 
-It is the same code, statement for statement, of the same file and lines, with the same globals and the same variables of a
-function around it: tracebacks, breakpoints and flame graphs show what they show without it. What is written out is only:
+It is the same code, statement for statement, of the same file, name and lines, with the same globals and the same variables of
+a function around it: tracebacks, breakpoints and flame graphs show what they show without it. What is written out is only:
 
     self.state.get(), self.state.set(value)   of declared value states in memory, whose values nobody can change
     record.field, record[0], record["name"]   where the function reads fields and nothing else of a record
@@ -135,7 +135,7 @@ def _written(
         if "lineno" in node._attributes:
             ast.copy_location(node, definition)
     loop.body += body
-    code = compiled_inside(made, method.__code__.co_freevars, method.__code__.co_filename)
+    code = compiled_inside(made, method.__code__)
     if code is None:
         raise NotFollowed(_NO_TEXT)
     cells = dict(zip(method.__code__.co_freevars, method.__closure__ or (), strict=True))

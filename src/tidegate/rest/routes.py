@@ -313,7 +313,8 @@ FLINKS = (
 
 OURS = (
     Route("GET", "/jobs/{jobid}/operators", _of_job(operators),
-          "each operator with rates, load, watermark, state size, counters and hottest keys", is_flinks=False),
+          "each operator with rates, load, watermark, state size, counters, hottest keys, and `form`: whether it works by "
+          "columns, why not, and what to change (null for sources and sinks)", is_flinks=False),
     Route("GET", "/jobs/{jobid}/past", _of_job(past),
           "its last 30 minutes, a moment every 5 seconds: throughput, lag, load, checkpoints, restarts", is_flinks=False),
     Route("GET", "/jobs/{jobid}/timeline", _of_job(attempts.timeline),
