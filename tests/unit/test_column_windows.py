@@ -256,6 +256,10 @@ def test_what_is_kept_stays_flat_over_an_hour_of_event_time() -> None:
         (lambda windows: windows.aggregate(n=3), "takes an aggregate of columns"),
         (lambda windows: windows.aggregate(n=tg.sum("price")), "has no column 'price'; it has f0, f1, f2"),
         (lambda windows: windows.aggregate(n=tg.sum("f0")), "needs a column of numbers"),
+        (
+            lambda windows: windows.aggregate(name=tg.max("f2")),
+            "name= is an option of the operator, and cannot be a column",
+        ),
         (lambda windows: windows.aggregate(f0=tg.count()), "have a column 'f0' already"),
         (lambda windows: windows.trigger(tg.CountTrigger(2)).aggregate(n=tg.count()), "with a trigger or an evictor"),
         (lambda windows: windows.allowed_lateness("-1s"), "is negative: a window cannot close before its end"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, overload
 
@@ -197,6 +197,14 @@ class WindowedStream(Generic[K, T]):
 
         `SELECT key, window_start, window_end, avg(price) FROM windowed GROUP BY ALL`
         """
+        said = {
+            "uid": uid,
+            "name": name,
+            "parallelism": parallelism,
+            "max_parallelism": max_parallelism,
+            "returns": returns,
+        }
+        refuse_columns(option for option, value in said.items() if isinstance(value, ColumnAggregate))
         asked = Asked(uid, name, parallelism, max_parallelism)
         declared = declared_type(returns, output_type)
         if aggregate is None:
@@ -337,3 +345,12 @@ def key_names_of(key: KeySelector) -> list[str]:
         return list(key.fields)
     type_of_key = key.key_type()
     return [f"key{at}" for at in range(len(type_of_key.parts))] if isinstance(type_of_key, TupleKey) else ["key"]
+
+
+def refuse_columns(options: Iterable[str]) -> None:
+    """:raises GraphError: for a column that is called as an option of the operator is."""
+    for option in options:
+        raise GraphError(
+            f"aggregate: {option}= is an option of the operator, and cannot be a column of the results. Give the column "
+            "another name"
+        )
