@@ -16,7 +16,7 @@ import tidegate as tg
 from tidegate.coordinator import profiling
 from tidegate.coordinator.profiling import Count, Stack, StackProfile
 from tidegate.ids import SlotId
-from tidegate.task.operators.process import WORTH_A_LOOP
+from tidegate.task.operators import process
 from tidegate.task.profiler import MAX_DEPTH, MAX_STACKS, FoldedStacks, StackSampler
 from tidegate.testing import run_in_process
 from tidegate.wire.control import CodeLine, Sampled, SampledStack, SampleStacks
@@ -54,38 +54,28 @@ class Slow(tg.KeyedProcessFunction[int, int]):
         yield total
 
 
-class SlowInside(tg.KeyedProcessFunction[int, int]):
-    def process_element(self, value: int, ctx: tg.Context) -> Iterator[int]:
-        work = lambda: sum(range(3000))  # noqa: E731  # the line inside
-        while not SEEN.is_set():
-            work()
-        yield value
-
-
 def planted_line(mark: str) -> int:
     lines = Path(__file__).read_text().splitlines()
     (number,) = [n for n, line in enumerate(lines, 1) if line.endswith(f"# {mark}")]
     return number
 
 
-@pytest.mark.parametrize("records", [3, 2 * WORTH_A_LOOP], ids=["called", "in a loop"])
-@pytest.mark.parametrize(
-    ("function", "name", "mark"),
-    [
-        (Slow(), "Slow.process_element", "the planted line"),
-        (SlowInside(), "SlowInside.process_element.<locals>.<lambda>", "the line inside"),
-    ],
-    ids=["its own line", "a function inside"],
-)
-def test_it_names_the_slow_line_and_its_operator(
-    function: tg.KeyedProcessFunction[int, int], name: str, mark: str, records: int
-) -> None:
+@pytest.mark.parametrize("way", ["called", "in a loop"])
+def test_it_names_the_slow_line_and_its_operator(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "WORTH_A_LOOP", 1 if way == "in a loop" else sys.maxsize)
+    in_loops: list[bool] = []
+    in_a_loop = process.KeyedProcessOperator._process_in_a_loop
+    monkeypatch.setattr(
+        process.KeyedProcessOperator,
+        "_process_in_a_loop",
+        lambda *given: in_loops.append(done := in_a_loop(*given)) or done,
+    )
     SEEN.clear()
     messages = Messages()
     messages.first = SEEN
     env = tg.StreamEnvironment("slow")
-    stream = env.from_collection(range(records), uid="numbers").key_by(lambda value: value, key_type=int)
-    stream.process(function, uid="slow", returns=int).collect(uid="out")
+    stream = env.from_collection([1, 2, 3], uid="numbers").key_by(lambda value: value, key_type=int)
+    stream.process(Slow(), uid="slow", returns=int).collect(uid="out")
     sampler = StackSampler(threading.get_ident(), messages.send)
     sampler.order(ORDER)
 
@@ -100,7 +90,8 @@ def test_it_names_the_slow_line_and_its_operator(
             place = (users[-1].function, users[-1].line, stack.uid)
             counts[place] = counts.get(place, 0) + stack.samples
     hottest = max(counts, key=lambda place: counts[place])
-    assert hottest == (name, planted_line(mark), "slow")
+    assert hottest == ("Slow.process_element", planted_line("the planted line"), "slow")
+    assert (way == "in a loop") == any(in_loops)
 
 
 @contextmanager
