@@ -308,11 +308,11 @@ class Savepoint:
         return sources_table(subtask for slot in self.metadata.slots for subtask in slot.subtasks)
 
     def prepared(self) -> pa.Table:
-        """What sinks have prepared and not committed.
+        """What sinks have prepared and not committed: of one checkpoint, or of several where a commit takes its time.
 
         >>> savepoint = tg.Savepoint.load(path)
-        >>> savepoint.prepared()["uid"].to_pylist()
-        ['out']
+        >>> set(savepoint.prepared()["uid"].to_pylist())
+        {'out'}
         """
         return prepared_table(subtask for slot in self.metadata.slots for subtask in slot.subtasks)
 
