@@ -11,7 +11,8 @@ A committable is a header and a payload:
 Exactly-once: (checkpoint, subtask, sequence) is never used for two things that are both committed, so the driver takes
 a message that comes again, after a failure, for what it is. The acknowledgement of a later checkpoint, which no longer
 holds the committable, follows the message on one connection: it cannot come without it. What a driver has collected
-dies with it; a new driver gets only what was not yet committed.
+dies with it. A new driver gets the output that the checkpoint it starts from holds, whether an older one had it or not, and
+all that follows.
 
 A stream with a type travels as Arrow. The records of one without are pickled: they are the user's own objects on their
 way to the user's own program, inside the authenticated control connection and the job's own checkpoint storage. Whoever
