@@ -324,9 +324,13 @@ def _around_scheduler(write: Write) -> Callable[[Any], Any]:
                     tell("savepoint", checkpoint)
             for action in actions:
                 match action:
-                    case driver.TriggerCheckpoint(checkpoint, purpose):
-                        aligned = scheduler.policy.unaligned_after_s is None or purpose.is_savepoint or purpose.halts
-                        tell("trigger", checkpoint, not aligned, purpose is not driver.Purpose.SAVEPOINT)
+                    case driver.TriggerCheckpoint(checkpoint, purpose, _, unaligned_after_s):
+                        tell(
+                            "trigger",
+                            checkpoint,
+                            unaligned_after_s is not None,
+                            purpose is not driver.Purpose.SAVEPOINT,
+                        )
                     case driver.NotifyAborted(checkpoint):
                         tell("give up", checkpoint)
                     case driver.NotifyComplete(logged):

@@ -694,9 +694,8 @@ def test_what_storage_answers_must_have_been_asked_and_the_story_says_what_came_
         job.on(CheckpointLogged(logged(1)))
 
     *_, triggered_line, acknowledged, last = raised.value.story  # type: ignore[attr-defined]
-    assert triggered_line.endswith(
-        "TimePassed() -> TriggerCheckpoint(checkpoint=1, purpose=<Purpose.PERIODIC: 'periodic'>, request=None)"
-    )
+    about = "checkpoint=1, purpose=<Purpose.PERIODIC: 'periodic'>, request=None, unaligned_after_s=None"
+    assert triggered_line.endswith(f"TimePassed() -> TriggerCheckpoint({about})")
     assert "SnapshotAcknowledged" in acknowledged
     assert "LoggedCheckpoint(1)" in last
     assert acknowledged in str(raised.value)

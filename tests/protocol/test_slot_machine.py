@@ -333,6 +333,18 @@ def test_an_aligned_checkpoint_turns_when_its_time_is_over_and_a_barrier_is_ther
     assert one.after(0) == cut(ONE, A, B)
 
 
+@pytest.mark.parametrize(("told_s", "at"), [(None, 102.0), (5.0, 102.0), (1.0, 101.0), (0.0, 100.0)])
+def test_where_no_barrier_may_wait_for_long_each_checkpoint_turns_in_time(told_s: float | None, at: float) -> None:
+    """Calls to the outside may take for ever; what the job has set is a limit of its own."""
+    one = slot(A, B)
+    one.machine.aligned_at_most_s = 2.0
+    one.on(Triggered(ONE, told_s))
+
+    assert one.machine.next_time() == at
+    one.on(BarrierSeen(ONE, False))
+    assert one.after(at - 100.0) == [OpenInbox(ONE), *cut(ONE, A, B)]
+
+
 def test_channels_whose_barrier_was_taken_are_not_in_the_cut() -> None:
     one = slot(A, B)
     one.on(Triggered(ONE, 5.0))

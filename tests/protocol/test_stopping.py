@@ -191,6 +191,43 @@ def test_a_suspend_waits_for_the_checkpoint_under_way_and_is_the_last() -> None:
     assert coordinator.all_committed(2) == [FinishJob(Purpose.SUSPEND)]
 
 
+@pytest.mark.parametrize("stop", [StopMode.SUSPEND, StopMode.DRAIN, StopMode.RESCALE])
+def test_what_others_may_read_and_what_stops_the_sources_is_aligned(stop: StopMode) -> None:
+    job = running(unaligned_after_s=0.5)
+    after_s: dict[Purpose, float | None] = {}
+
+    def note(actions: list[Action]) -> None:
+        after_s.update({a.purpose: a.unaligned_after_s for a in actions if isinstance(a, TriggerCheckpoint)})
+
+    note(job.after(EVERY_S))
+    job.complete(1)
+    note(job.on(SavepointRequested(7)))
+    note(job.ack_all(2))  # which triggers the checkpoint after it
+    job.complete(3)
+    job.on(SavepointStored(checkpoint_id(2)))
+    note(job.on(SavepointRequested(8, stop)))
+    if stop is StopMode.DRAIN:
+        note(job.all_ended())
+
+    last = {StopMode.SUSPEND: Purpose.SUSPEND, StopMode.DRAIN: Purpose.DRAIN, StopMode.RESCALE: Purpose.RESCALE}[stop]
+    assert after_s == {Purpose.PERIODIC: 0.5, Purpose.SAVEPOINT: None, Purpose.COVER: 0.5, last: None}
+
+
+def test_a_savepoint_is_lost_with_its_attempt_unless_it_is_on_its_way_to_storage() -> None:
+    job = running()
+    assert job.scheduler.lost_savepoints() == []
+    job.on(SavepointRequested(7))
+    assert job.scheduler.lost_savepoints() == [1], "slots have not answered"
+    job.ack_all(1)
+    assert job.scheduler.lost_savepoints() == [1], (
+        "nothing that commits the same is complete; that one is not a savepoint"
+    )
+    job.complete(2)
+    assert job.scheduler.lost_savepoints() == [], "it is being stored: it may stand"
+    job.on(SavepointStored(checkpoint_id(1)))
+    assert job.scheduler.lost_savepoints() == []
+
+
 def test_after_a_suspend_that_failed_checkpoints_go_on() -> None:
     coordinator = running(tolerable_failures=0)
     coordinator.on(SavepointRequested(7, StopMode.SUSPEND))

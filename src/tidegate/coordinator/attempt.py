@@ -276,11 +276,9 @@ class Attempt:
             self.links.send(slot, Cancel())
 
     def abandon_savepoints(self) -> None:
-        """The attempt has ended: savepoints that it had under way will never be whole."""
-        for checkpoint, order in self._orders.items():
-            known = self.scheduler.checkpoints.get(checkpoint)
-            if known is None or not known.storing:  # else it may stand
-                self.recorder.discard_savepoint(order.folder)
+        """The attempt has ended: what it had begun of savepoints belongs to nobody."""
+        for checkpoint in self.scheduler.lost_savepoints():
+            self.recorder.discard_savepoint(self._orders[checkpoint].folder)
 
     # -- decisions ----------------------------------------------------------------------------------------------
 
@@ -292,13 +290,11 @@ class Attempt:
 
     def _act(self, action: Action) -> None:
         match action:
-            case TriggerCheckpoint(checkpoint, purpose, number):
+            case TriggerCheckpoint(checkpoint, purpose, number, unaligned_after_s):
                 self._reports.triggered(checkpoint, purpose.value)
                 order = self._order(checkpoint, purpose, number)
-                # What is to be read by another program, or for ever, is never unaligned.
                 if purpose.halts:
                     self.halted_at = self.clock()
-                unaligned_after_s = None if order is not None or purpose.halts else self.policy.unaligned_after_s
                 self._tell_all(Trigger(checkpoint, unaligned_after_s, order, purpose.halts))
                 self.crash_points.reach("driver.triggered", None, checkpoint)
             case StoreCheckpoint():

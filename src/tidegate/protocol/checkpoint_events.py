@@ -37,6 +37,11 @@ class Purpose(enum.Enum):
         """The attempt ends when it is committed."""
         return self in (Purpose.FINAL, Purpose.SUSPEND, Purpose.DRAIN, Purpose.RESCALE)
 
+    @property
+    def may_turn(self) -> bool:
+        """Unaligned. What another program may read, or for ever, and what stops the sources, is aligned."""
+        return not self.is_savepoint and not self.halts
+
 
 class StopMode(enum.Enum):
     SUSPEND = "suspend"  #: continue later exactly where it stopped
@@ -170,6 +175,7 @@ class TriggerCheckpoint:
     checkpoint: CheckpointId
     purpose: Purpose
     request: int | None = None  #: of a savepoint
+    unaligned_after_s: float | None = None  #: None: aligned; 0: unaligned; else aligned for so long first
 
 
 @dataclass(frozen=True, slots=True)

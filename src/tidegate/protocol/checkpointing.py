@@ -192,6 +192,11 @@ class CheckpointScheduler:
         """Those that count as concurrent. A savepoint that waits for a checkpoint after it must not keep that one out."""
         return self.in_state(CheckpointState.PENDING, CheckpointState.STORING)
 
+    def lost_savepoints(self) -> list[CheckpointId]:
+        """Once the attempt is over: they will never be whole. One that is on its way to storage may stand."""
+        waiting = self.in_state(CheckpointState.PENDING, CheckpointState.UNCOVERED)
+        return [each.checkpoint for each in waiting if each.purpose.is_savepoint]
+
     def first_open_id(self) -> CheckpointId:
         """What belongs to a smaller id is nobody's any more, unless it is in the log or a savepoint's."""
         return min((each.checkpoint for each in self.under_way), default=self.next_id)
@@ -424,7 +429,8 @@ class CheckpointScheduler:
         self.checkpoints[checkpoint] = TriggeredCheckpoint(checkpoint, purpose, now + limit, request=number)
         if purpose.is_last:
             self.final, self.final_purpose = checkpoint, purpose
-        return [TriggerCheckpoint(checkpoint, purpose, number)]
+        unaligned_after_s = self.policy.unaligned_after_s if purpose.may_turn else None
+        return [TriggerCheckpoint(checkpoint, purpose, number, unaligned_after_s)]
 
     def _is_uncovered(self) -> bool:
         """Some savepoint waits for a checkpoint after it, and none is under way."""

@@ -42,11 +42,10 @@ class SlotAnswers:
                 raise OperatorFailed(operator, error) from error
         return released
 
-    def turns_after(self, given_s: float | None) -> float | None:
-        """When a checkpoint turns unaligned, where the job says `given_s` (None: never)."""
-        if not self._operators:
-            return given_s
-        return TURNS_AFTER_S if given_s is None else min(given_s, TURNS_AFTER_S)
+    @property
+    def aligned_at_most_s(self) -> float | None:
+        """For so long may a barrier wait in this slot; None: for as long as it must."""
+        return TURNS_AFTER_S if self._operators else None
 
 
 def nothing() -> None:

@@ -153,6 +153,7 @@ class Slot:
             channels=frozenset(ChannelId(i) for i in range(above)),
             exactly_once=program.settings.exactly_once,
             limits=f"memory ({self.settings.held_memory_bytes}) and disk ({self.settings.held_disk_bytes})",
+            aligned_at_most_s=self._answers.aligned_at_most_s,
         )
         self._checkpoints = SlotCheckpoints(
             slot=self.id,
@@ -319,7 +320,7 @@ class Slot:
             case Start():
                 self._start(letter)
             case Trigger(checkpoint, unaligned_after_s, order, halt):
-                about = self._answers.turns_after(unaligned_after_s), order, halt, self._restored_wait()
+                about = unaligned_after_s, order, halt, self._restored_wait()
                 self._checkpoints.on(slot_events.Triggered(CheckpointId(checkpoint), *about))
             case Drain():
                 self._sources.drain()
