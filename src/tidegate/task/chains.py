@@ -6,13 +6,13 @@ first, at most once over all restores, and the end is passed on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import cloudpickle
 
 from tidegate.batch import Batch
-from tidegate.graph.plan import Chain, JobPlan, PlannedOperator
+from tidegate.graph.plan import Chain, JobPlan, PlannedEdge, PlannedOperator
 from tidegate.graph.specs import keys_of
 from tidegate.ids import CheckpointId, SlotId
 from tidegate.protocol.watermarks import MAX_WATERMARK, Channel, WatermarkValve
@@ -113,6 +113,19 @@ class HostedChain:
 def host_chains(plan: JobPlan, slot: SlotId, outbox: Outbox, context: OperatorContext) -> list[HostedChain]:
     """Every chain of the layer that has a subtask in this slot."""
     return [_host(plan, chain, subtask, outbox, context) for chain, subtask in plan.hosted_in(slot)]
+
+
+def receivers(
+    chains: Sequence[HostedChain], edges: Sequence[PlannedEdge]
+) -> dict[int, tuple[HostedChain, RunningOperator]]:
+    """Whom the records of each edge are for, by the edge's index; only edges that end in these chains."""
+    return {
+        edge.index: (chain, operator)
+        for chain in chains
+        for operator in chain.operators
+        for edge in edges
+        if edge.edge.downstream == operator.uid
+    }
 
 
 def _host(plan: JobPlan, chain: Chain, subtask: int, outbox: Outbox, context: OperatorContext) -> HostedChain:

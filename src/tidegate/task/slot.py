@@ -27,7 +27,7 @@ from tidegate.protocol.slot_machine import SlotMachine
 from tidegate.storage.paths import JobPaths
 from tidegate.task.answers import SlotAnswers, nothing
 from tidegate.task.capture import RESTORED
-from tidegate.task.chains import HostedChain, call_all, close_all, host_chains
+from tidegate.task.chains import call_all, close_all, host_chains, receivers
 from tidegate.task.committing import Commits
 from tidegate.task.flow import SlotFlow
 from tidegate.task.held import HeldFrames
@@ -36,7 +36,6 @@ from tidegate.task.input_queue import InputQueue
 from tidegate.task.keyed_files import SlotFiles
 from tidegate.task.local_copies import LocalCopies, RestoreStorage
 from tidegate.task.mailbox import BarrierArrived, Letter, Mailbox
-from tidegate.task.operators.base import RunningOperator
 from tidegate.task.operators.build import operator_context
 from tidegate.task.operators.timers import Time
 from tidegate.task.outbox import Outbox
@@ -114,13 +113,7 @@ class Slot:
         self._operators = [operator for chain in self.chains for operator in chain.operators]
         self._answers = SlotAnswers(self._operators)
         mailbox.tells_barriers = bool(self._answers)
-        self._receivers: dict[int, tuple[HostedChain, RunningOperator]] = {
-            edge.index: (chain, operator)
-            for chain in self.chains
-            for operator in chain.operators
-            for edge in program.plan.edges
-            if edge.edge.downstream == operator.uid
-        }
+        self._receivers = receivers(self.chains, program.plan.edges)
         self._sources = SourceTurns(self.chains, clock, control)
         paths = JobPaths(program.plan.job)
         copies = LocalCopies(self.settings.local_copies, program.plan.job, program.attempt, self.id, uploads)
@@ -319,9 +312,9 @@ class Slot:
         match letter:
             case Start():
                 self._start(letter)
-            case Trigger(checkpoint, unaligned_after_s, order, halt):
-                about = unaligned_after_s, order, halt, self._restored_wait()
-                self._checkpoints.on(slot_events.Triggered(CheckpointId(checkpoint), *about))
+            case Trigger(id, after_s, order, halt):
+                about = after_s, order, halt, self._restored_wait()
+                self._checkpoints.on(slot_events.Triggered(CheckpointId(id), *about))
             case Drain():
                 self._sources.drain()
             case BarrierArrived(checkpoint, unaligned):
