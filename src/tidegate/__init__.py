@@ -131,6 +131,7 @@ if TYPE_CHECKING:
         WindowContext,
         WithWindow,
     )
+    from tidegate.functions.window_joins import CoGroupFunction
     from tidegate.functions.windows import (
         GLOBAL_WINDOW,
         CountWindows,
@@ -243,6 +244,7 @@ _HOMES = {
     "WindowBatchFunction": "tidegate.functions.window_functions",
     "WindowContext": "tidegate.functions.window_functions",
     "WithWindow": "tidegate.functions.window_functions",
+    "CoGroupFunction": "tidegate.functions.window_joins",
     "WindowedStream": "tidegate.api.windowed",
     "WindowResults": "tidegate.api.results",
     "Accumulator": "tidegate.state.merging",
@@ -301,6 +303,7 @@ __all__ = [
     "CheckpointedFunction",
     "CheckpointsDiscarded",
     "CoFlatMapFunction",
+    "CoGroupFunction",
     "CoMapFunction",
     "CoProcessFunction",
     "CollectSink",

@@ -131,6 +131,7 @@ NO_OPERATORS = {
         "interval_join",
         "temporal_join",
         "join",
+        "co_group",
         "window",
         "window_all",
         "count_window",

@@ -24,7 +24,8 @@ class AllWindows:
         [3, 7]
         """
         from tidegate.api.keyed import KeyedStream
-        from tidegate.api.windowed import WindowedStream, WindowOptions
+        from tidegate.api.window_options import WindowOptions
+        from tidegate.api.windowed import WindowedStream
 
         key = KeySelector(key_annotation=int, function=_of_all)
         return WindowedStream(KeyedStream(cast("DataStream[Any]", self), key), WindowOptions(assigner, is_of_all=True))

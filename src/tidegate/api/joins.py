@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from tidegate.api.keyed import KeyedStream
     from tidegate.api.streams import DataStream
 
-INTERVAL_HOW = ("inner", "left", "right", "full")
+HOW = ("inner", "left", "right", "full")
 TEMPORAL_HOW = ("inner", "left")
 
 
-class _KeyedJoin(Transformable):
-    """Two keyed streams on their way into a join."""
+class TwoKeyed(Transformable):
+    """Two streams with keys of one type, on their way into one operator."""
 
     def __init__(self, left: KeyedStream[Any, Any], right: KeyedStream[Any, Any], what: str) -> None:
         if not hasattr(right, "_key"):
@@ -50,9 +50,6 @@ class _KeyedJoin(Transformable):
             for each in stream._inputs
         ]
 
-    def _join(self) -> KeyedJoin:
-        raise NotImplementedError
-
     @property
     def late_left(self) -> OutputTag:
         """For `side_output`: records of the left stream that came too late to be joined."""
@@ -62,6 +59,42 @@ class _KeyedJoin(Transformable):
     def late_right(self) -> OutputTag:
         """The same of the right stream."""
         return OutputTag(LATE[1], self._right._type.annotation if self._right._type.typed else None)
+
+    def _checked_how(self, how: str, known: tuple[str, ...]) -> str:
+        if how not in known:
+            raise ConfigurationError(f"{self._what}: how={how!r} is not one of {', '.join(known)}")
+        return how
+
+    def _pair_schema(self, first: tuple[str, ...] = ()) -> pa.Schema:
+        """Of pairs as columns: whole numbers of these names, then the left's columns, then the right's.
+
+        :raises ConfigurationError: where two would have one name.
+        """
+        left, right = self._left._type.schema, self._right._type.schema
+        if left is None or right is None:
+            raise TypeDeclarationError(
+                f"{self._what}.columns() needs typed streams on both sides: declare them with returns="
+            )
+        fields = [pa.field(name, pa.int64()) for name in first]
+        fields += [each.with_nullable(True) if self._how in ("right", "full") else each for each in left]
+        for each in right:
+            field = each.with_name(f"right_{each.name}" if each.name in left.names else each.name)
+            fields.append(field.with_nullable(True) if self._how in ("left", "full") else field)
+        names = [field.name for field in fields]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigurationError(
+                    f"{self._what}.columns(): two columns of the results would be called {name!r}. Give that column of one "
+                    "side another name before: select(...)"
+                )
+        return pa.schema(fields)
+
+
+class _KeyedJoin(TwoKeyed):
+    """Two keyed streams on their way into a join by event time."""
+
+    def _join(self) -> KeyedJoin:
+        raise NotImplementedError
 
     def process(
         self, function: Callable[[Any, Any], Any], output_type: Any = None, *, returns: Any = None, uid: str | None = None,
@@ -77,26 +110,11 @@ class _KeyedJoin(Transformable):
     ) -> DataStream[Any]:  # fmt: skip
         """Pairs as columns: those of the left, then those of the right, which are called `right_<name>` where the left has the
         name, too. Records are dicts. Both streams must be typed."""
-        left, right = self._left._type, self._right._type
-        if left.schema is None or right.schema is None:
-            raise TypeDeclarationError(
-                f"{self._what}.columns() needs typed streams on both sides: declare them with returns="
-            )
-        fields = [each.with_nullable(True) if self._how in ("right", "full") else each for each in left.schema]
-        for each in right.schema:
-            name_of = f"right_{each.name}" if each.name in left.schema.names else each.name
-            field = each.with_name(name_of)
-            fields.append(field.with_nullable(True) if self._how in ("left", "full") else field)
-        return self._joined(None, record_type(pa.schema(fields)), Asked(uid, name, parallelism, max_parallelism))
+        return self._joined(None, record_type(self._pair_schema()), Asked(uid, name, parallelism, max_parallelism))
 
     def _joined(self, pair: Callable[[Any, Any], Any] | None, out: RecordType, asked: Asked) -> DataStream[Any]:
         types = (self._left._type, self._right._type)
         return self._apply(specs.KeyedJoinSpec(self._join(), self._keys, pair, types), self._what, out, asked)
-
-    def _checked_how(self, how: str, known: tuple[str, ...]) -> str:
-        if how not in known:
-            raise ConfigurationError(f"{self._what}: how={how!r} is not one of {', '.join(known)}")
-        return how
 
 
 class IntervalJoin(_KeyedJoin):
@@ -117,7 +135,7 @@ class IntervalJoin(_KeyedJoin):
 
     def how(self, how: str) -> IntervalJoin:
         """ "inner", "left", "right" or "full": whose records leave without a partner, when none can come any more."""
-        self._how = self._checked_how(how, INTERVAL_HOW)
+        self._how = self._checked_how(how, HOW)
         return self
 
     def _join(self) -> KeyedJoin:

@@ -294,7 +294,8 @@ class KeyedStream(AsyncTransformable, Generic[K, T]):
         >>> list(pairs.reduce(lambda a, b: (a[0], a[1] + b[1])).execute_and_collect())
         [('tea', 7)]
         """
-        from tidegate.api.windowed import WindowedStream, WindowOptions
+        from tidegate.api.window_options import WindowOptions
+        from tidegate.api.windowed import WindowedStream
 
         return WindowedStream(self, WindowOptions(assigner))
 

@@ -20,6 +20,7 @@ from tidegate.api.keyed import KeyedStream
 from tidegate.api.keys import HasKey, make_key_selector, with_type_after_it
 from tidegate.api.operator_options import OperatorOptions
 from tidegate.api.transformable import returned_type
+from tidegate.api.window_joins import JoinableInWindows
 from tidegate.connectors.collect_sink import CollectSink
 from tidegate.connectors.contract import Sink
 from tidegate.connectors.file_sink import FileSink
@@ -46,7 +47,7 @@ K = TypeVar("K")
 U = TypeVar("U")
 
 
-class DataStream(OperatorOptions, ColumnOperations, AsyncTransformable, AllWindows, Generic[T]):
+class DataStream(OperatorOptions, ColumnOperations, AsyncTransformable, AllWindows, JoinableInWindows, Generic[T]):
     """Records of one output, or of several (union), each with the way its records reach the next operator.
 
     `uid`, `name` and `parallelism` of each method say of the new operator what `.uid()`, `.name()` and `.set_parallelism()`

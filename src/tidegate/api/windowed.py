@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, overload
 
-import pyarrow as pa
 from typing_extensions import TypeVar
 
 from tidegate.api.aggregates import AggregateFunction
 from tidegate.api.building import Asked, add_operator, declared_type, need_instance
 from tidegate.api.results import WindowResults
 from tidegate.api.transformable import returned_type
-from tidegate.durations import Duration, seconds
+from tidegate.api.window_options import WindowOptions, WindowSettings
 from tidegate.errors import ConfigurationError, GraphError
 from tidegate.functions.checkpointed import CheckpointedFunction
 from tidegate.functions.class_form import ReduceFunction
 from tidegate.functions.column_aggregates import ColumnAggregate
 from tidegate.functions.column_windows import declare_columns
-from tidegate.functions.evictors import Evictor
 from tidegate.functions.process import OutputTag
-from tidegate.functions.triggers import Trigger
 from tidegate.functions.window_functions import ProcessWindowFunction, WindowBatchFunction
-from tidegate.functions.windowed import WindowFunction, declare
-from tidegate.functions.windows import AlignedWindows, EventTimeSessionWindows, WindowAssigner
+from tidegate.functions.windowed import WindowFunction
+from tidegate.functions.windows import AlignedWindows, EventTimeSessionWindows
 from tidegate.graph import specs
 from tidegate.graph.logical import MAIN_OUTPUT
 from tidegate.state.canonical_rows import column_type
 from tidegate.state.declarations import AggregatingState, Declaration, ListState, ReducingState
 from tidegate.state.keys import TupleKey
-from tidegate.types import Pickled, RecordType, record_type
+from tidegate.types import RecordType, record_type, stored_annotation
 
 if TYPE_CHECKING:
     from tidegate.api.keyed import KeyedStream
@@ -39,77 +35,19 @@ if TYPE_CHECKING:
 
 K = TypeVar("K", default=Any)  #: of the keys
 T = TypeVar("T", default=Any)  #: of the records
-LATE = OutputTag("late")
 
 
-@dataclass(frozen=True, slots=True)
-class WindowOptions:
-    """What the user has said of the windows so far."""
-
-    assigner: WindowAssigner
-    trigger: Trigger | None = None
-    evictor: Evictor | None = None
-    lateness_ms: int = 0
-    late: OutputTag = LATE
-    is_of_all: bool = False  #: there is no key, and one subtask
-
-    def place(self, asked: Asked) -> Asked:
-        """Where the operator runs."""
-        return replace(asked, parallelism=1, max_parallelism=1) if self.is_of_all else asked
-
-
-class WindowedStream(Generic[K, T]):
+class WindowedStream(WindowSettings, Generic[K, T]):
     """The windows of a keyed stream. `reduce`, `aggregate`, `process` or `process_batches` says what becomes of them."""
 
     def __init__(self, keyed: KeyedStream[K, T], options: WindowOptions) -> None:
-        need_instance(options.assigner, WindowAssigner, "window")
+        super().__init__(options)
         self._keyed = keyed
-        self._options = options
-
-    # -- when they fire ----------------------------------------------------------------------------------------------
-
-    def trigger(self, trigger: Trigger) -> WindowedStream[K, T]:
-        """When windows fire, if not once at their end.
-
-        >>> clicks = env.from_collection(["a", "a", "a"]).key_by(lambda page: page, key_type=str)
-        >>> pairs = clicks.window(tg.GlobalWindows()).trigger(tg.CountTrigger(2).purging())
-        >>> list(pairs.reduce(lambda a, b: a + b).execute_and_collect())
-        ['aa']
-        """
-        need_instance(trigger, Trigger, "trigger")
-        if self._options.assigner.merges and not trigger.can_merge:
-            raise ConfigurationError(
-                f"{trigger!r} cannot be used with sessions, whose windows merge: it must define on_merge(self, window, ctx)"
-            )
-        return self._with(trigger=trigger)
-
-    def evictor(self, evictor: Evictor) -> WindowedStream[K, T]:
-        """What is taken out of a window when it fires. The window then keeps its records, also for a reduce."""
-        need_instance(evictor, Evictor, "evictor")
-        return self._with(evictor=evictor)
-
-    def allowed_lateness(self, lateness: Duration) -> WindowedStream[K, T]:
-        """For so long after its end a window stays, and fires again for each record that still comes.
-
-        :raises ConfigurationError: for windows that are not of event time.
-        """
-        if not self._options.assigner.is_event_time:
-            raise ConfigurationError(
-                f"allowed_lateness: {self._options.assigner!r} goes by the clock, and by the clock no record is late"
-            )
-        if isinstance(lateness, str) and lateness.strip().startswith("-"):
-            raise ConfigurationError(
-                f'allowed_lateness: {lateness!r} is negative: a window cannot close before its end. Give "0s" or more.'
-            )
-        return self._with(lateness_ms=int(seconds(lateness, "allowed_lateness") * 1000))
 
     def side_output_late_data(self, tag: OutputTag) -> WindowedStream[K, T]:
         """PyFlink's way to name the stream of late records: it is read by `side_output(tag)` of the result.
         `late()` needs no tag."""
         return self._with(late=tag)
-
-    def _with(self, **changes: Any) -> WindowedStream[K, T]:
-        return WindowedStream(self._keyed, replace(self._options, **changes))
 
     # -- what becomes of them ----------------------------------------------------------------------------------------
 
@@ -126,7 +64,7 @@ class WindowedStream(Generic[K, T]):
         `SELECT key, window_start, window_end, list_reduce(list(price), lambda a, b: a + b) FROM windowed GROUP BY ALL`
         """
         combine = function.reduce if isinstance(function, ReduceFunction) else function
-        folded = ReducingState(self._value_type(), combine)
+        folded = ReducingState(stored_annotation(self._keyed._stream._type), combine)
         out = self._keyed._stream._type if window_function is None else None
 
         def fold(rows: list[Any]) -> Any:
@@ -147,7 +85,9 @@ class WindowedStream(Generic[K, T]):
         self._check(function, ProcessWindowFunction, "process on windows")
         out = returned_type(declared_type(returns, output_type), function.process, True)
         asked = Asked(uid, name, parallelism, max_parallelism)
-        return self._windowed(ListState(self._value_type()), function, None, out, type(function).__name__, asked)
+        return self._windowed(
+            ListState(stored_annotation(self._keyed._stream._type)), function, None, out, type(function).__name__, asked
+        )
 
     def process_batches(
         self, function: WindowBatchFunction[Any], output_type: Any = None, *, uid: str | None = None,
@@ -162,7 +102,9 @@ class WindowedStream(Generic[K, T]):
         self._keyed._stream._need_typed("process_batches")
         out = record_type(declared_type(returns, output_type))
         asked = Asked(uid, name, parallelism, max_parallelism)
-        return self._windowed(ListState(self._value_type()), function, None, out, type(function).__name__, asked)
+        return self._windowed(
+            ListState(stored_annotation(self._keyed._stream._type)), function, None, out, type(function).__name__, asked
+        )
 
     @overload
     def aggregate(
@@ -290,13 +232,11 @@ class WindowedStream(Generic[K, T]):
             out = returned_type(declared, window_function.process, True)
         elif declared is not None or out is None:
             out = record_type(declared)
-        if self._evictor is None:
+        if self._options.evicting is None:
             return self._windowed(state, window_function, None, out, name, asked)
-        return self._windowed(ListState(self._value_type()), window_function, fold, out, name, asked)
-
-    @property
-    def _evictor(self) -> Evictor | None:
-        return self._options.evictor or self._options.assigner.default_evictor()
+        return self._windowed(
+            ListState(stored_annotation(self._keyed._stream._type)), window_function, fold, out, name, asked
+        )
 
     def _windowed(
         self,
@@ -308,27 +248,13 @@ class WindowedStream(Generic[K, T]):
         asked: Asked,
     ) -> WindowResults[Any]:
         options, keyed = self._options, self._keyed
-        windowed = declare(
-            contents,
-            assigner=options.assigner,
-            trigger=options.trigger or options.assigner.default_trigger(),
-            evictor=self._evictor,
-            lateness_ms=options.lateness_ms,
-            function=function,
-            fold=fold,
-            late_tag=options.late.name,
-        )
+        windowed = options.declared(contents, function, (options.late.name,), fold)
         stream = keyed._stream
-        spec = specs.WindowSpec(windowed, keyed._key)
+        spec = specs.WindowSpec(windowed, (keyed._key,))
         uid = add_operator(
             stream._env, spec, f"window {name}", {MAIN_OUTPUT: out}, options.place(asked), keyed._edges()
         )
         return WindowResults.of(stream._env, uid, out, options.late, stream._type)
-
-    def _value_type(self) -> Any:
-        records = self._keyed._stream._type
-        annotation = records.annotation if records.typed else Pickled
-        return pa.struct(list(annotation)) if isinstance(annotation, pa.Schema) else annotation
 
     def _check(self, function: Any, kind: type, what: str) -> None:
         need_instance(function, kind, what)

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from tidegate.state.declarations import MapState
 from tidegate.types import RecordType, stored_annotation
 
+SIDES = ("left", "right")
 LATE = ("late left", "late right")  #: the side outputs of late records
 LATE_RECORDS = "late_records"  #: the counter of those that nobody reads
 

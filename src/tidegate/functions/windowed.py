@@ -4,7 +4,8 @@ Made on the driver, shipped, and given its state on the executor like any functi
 that it needs, those that the window's function declares, and those of the trigger (under `trigger_...`).
 
 What is kept of a window is its records (`elements`), or one value into which each record is folded (`folded`). It is filed
-under the key in a namespace, which is the window; of a session under the window that was its first.
+under the key in a namespace, which is the window; of a session under the window that was its first. Windows of two streams keep
+each record with its side (functions/window_joins.py).
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from tidegate.functions.evictors import Evictor
 from tidegate.functions.process import Context
 from tidegate.functions.triggers import Trigger, innermost
 from tidegate.functions.window_functions import ProcessWindowFunction, WindowBatchFunction
+from tidegate.functions.window_joins import PairColumns
 from tidegate.functions.windows import WindowAssigner
 from tidegate.state.declarations import Declaration, ListState, declared_states
 
 TRIGGER_STATE = "trigger_"  #: before the name of a trigger's state
 
-WindowFunction = ProcessWindowFunction[Any, Any] | WindowBatchFunction[Any]
+WindowFunction = ProcessWindowFunction[Any, Any] | WindowBatchFunction[Any] | PairColumns
 
 
 class Windowed:
@@ -36,7 +38,11 @@ class Windowed:
     fold: (
         Callable[[list[Any]], Any] | None
     )  #: of the elements, where an evictor keeps the window from being folded at once
-    late_tag: str
+    late_tags: tuple[str, ...]  #: the side output of late records of each input. Two: it keeps records with their side
+
+    @property
+    def is_of_two(self) -> bool:
+        return len(self.late_tags) == 2
 
     def open(self, ctx: Context, /) -> None:
         if self.function is not None:
@@ -65,7 +71,7 @@ def declare(
     lateness_ms: int,
     function: WindowFunction | None,
     fold: Callable[[list[Any]], Any] | None,
-    late_tag: str,
+    late_tags: tuple[str, ...],
 ) -> Windowed:
     """`contents`: the state that keeps what is in a window."""
     states: dict[str, Any] = {"contents": contents}
@@ -83,7 +89,7 @@ def declare(
     windowed.lateness_ms = lateness_ms
     windowed.function = function
     windowed.fold = fold
-    windowed.late_tag = late_tag
+    windowed.late_tags = late_tags
     return windowed
 
 

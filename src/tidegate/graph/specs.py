@@ -138,10 +138,10 @@ class AsyncSpec:
 
 @dataclass(frozen=True, slots=True)
 class WindowSpec:
-    """Windows of a keyed stream, record by record."""
+    """Windows of a keyed stream, or of two, record by record."""
 
     function: Windowed
-    key: KeySelector
+    keys: tuple[KeySelector, ...]  #: of each input
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,11 +215,11 @@ def user_function_of(spec: Spec) -> Any:
 def keys_of(spec: Spec) -> tuple[KeySelector, ...]:
     """The key of each input, () where the operator is not keyed."""
     match spec:
-        case KeyedProcessSpec(_, key) | KeyedBatchSpec(_, key) | WindowSpec(_, key) | ColumnWindowSpec(_, key):
+        case KeyedProcessSpec(_, key) | KeyedBatchSpec(_, key) | ColumnWindowSpec(_, key):
             return (key,)
         case CoProcessSpec(_, keys) if keys is not None:
             return keys
-        case KeyedJoinSpec(_, keys):
+        case KeyedJoinSpec(_, keys) | WindowSpec(_, keys):
             return keys
         case BroadcastProcessSpec(_, key) | AsyncSpec(_, key) if key is not None:
             return (key,)

@@ -155,10 +155,10 @@ def _built(
             return AsyncOperator(planned, subtask, calls, taken, store, context)
         case specs.KeyedJoinSpec(_, keys):
             return KeyedJoinOperator(planned, subtask, spec, _backend(planned, subtask, keys[0], context))
-        case specs.WindowSpec(windowed, key):
-            backend = _backend(planned, subtask, key, context)
+        case specs.WindowSpec(windowed, keys):
+            backend = _backend(planned, subtask, keys[0], context)
             records = input_type or UNTYPED
-            return WindowOperator(planned, subtask, context.job, windowed, backend, key, records, context.time)
+            return WindowOperator(planned, subtask, context.job, windowed, backend, keys, records, context.time)
         case specs.ColumnWindowSpec(windows, key):
             own = key_group_range(subtask, planned.parallelism, planned.max_parallelism)
             return column_windows(planned, subtask, windows, own, key, input_type or UNTYPED, context.time)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tidegate.batch import Batch
 from tidegate.errors import ContractError
-from tidegate.functions.joins import LATE, LATE_RECORDS, KeyedJoin
+from tidegate.functions.joins import LATE, LATE_RECORDS, SIDES, KeyedJoin
 from tidegate.functions.user_metrics import UserMetrics
 from tidegate.ids import EVENT_TIMERS
 from tidegate.protocol.watermarks import IDLE, MAX_WATERMARK, MIN_WATERMARK
@@ -52,7 +52,7 @@ class KeyedJoinOperator(RunningOperator):
         stamps = batch.timestamps
         if stamps is None:
             raise ContractError(
-                f"{self.name} joins by event time, and the records of its {('left', 'right')[input_index]} input have none: "
+                f"{self.name} joins by event time, and the records of its {SIDES[input_index]} input have none: "
                 "call assign_timestamps_and_watermarks on it before key_by",
                 user_line=str(self.planned.operator.line),
             )

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 LATE_RECORDS = "late_records_dropped"  #: the counter of those that no window takes and nobody reads
 
 
-def refuse_without_time(assigner: WindowAssigner) -> NoReturn:
+def refuse_without_time(assigner: WindowAssigner, of: str = "this stream") -> NoReturn:
     """:raises ContractError: a window of event time needs the time of each record."""
     raise ContractError(
-        f"{assigner!r} is a window of event time, and the records of this stream have none: call "
+        f"{assigner!r} is a window of event time, and the records of {of} have none: call "
         "assign_timestamps_and_watermarks(...) before key_by, or take a window of processing time"
     )

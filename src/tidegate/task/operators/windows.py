@@ -1,6 +1,7 @@
 """Windows record by record: any assigner, trigger, evictor and function. Executor; the task's thread.
 
     record   its windows -> late ones aside -> what the window keeps -> the trigger -> perhaps fire, perhaps purge
+             of two inputs: kept with its side, so that one window has the records of both
     timer    the window of its namespace -> the trigger -> perhaps fire, perhaps purge; at its last moment it is dropped
 
 A window of a key is a namespace: what is kept of it, its trigger's state and its timers are filed under it. Sessions move:
@@ -16,14 +17,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from tidegate.batch import Batch
 from tidegate.errors import ContractError
 from tidegate.functions.evictors import Timestamped
+from tidegate.functions.joins import SIDES
 from tidegate.functions.process import OutputTag
 from tidegate.functions.triggers import TriggerResult
 from tidegate.functions.window_functions import ProcessWindowFunction, WindowBatchFunction, WindowContext
+from tidegate.functions.window_joins import PairColumns, sided
 from tidegate.functions.windowed import TRIGGER_STATE
 from tidegate.functions.windows import GLOBAL_WINDOW, TimeWindow
 from tidegate.graph.logical import MAIN_OUTPUT
@@ -35,6 +37,7 @@ from tidegate.state.handles import ListHandle
 from tidegate.state.heap_tables import NO_KEY
 from tidegate.state.timers import Timer
 from tidegate.task.operators.base import OperatorFailed, key_place
+from tidegate.task.operators.fired_windows import Fired, records_of
 from tidegate.task.operators.late import LATE_RECORDS, refuse_without_time
 from tidegate.task.operators.process import FunctionOperator
 from tidegate.task.operators.returned import MANY, check_many
@@ -58,15 +61,8 @@ class Session(NamedTuple):
     kept_in: TimeWindow
 
 
-class Fired(NamedTuple):
-    """The records of a window, for a function that takes all windows at once."""
-
-    window: TimeWindow
-    rows: list[Any]
-
-
 class WindowOperator(FunctionOperator):
-    """Windows of one keyed input."""
+    """Windows of one keyed input, or of two with keys of one type."""
 
     def __init__(
         self,
@@ -75,7 +71,7 @@ class WindowOperator(FunctionOperator):
         job: str,
         windowed: Windowed,
         backend: KeyedStateBackend,
-        key: KeySelector,
+        keys: tuple[KeySelector, ...],
         input_type: RecordType,
         time: Time,
     ) -> None:
@@ -85,8 +81,8 @@ class WindowOperator(FunctionOperator):
         self._state: Any = windowed  # with its states as attributes, which only its own class declares
         self._assigner, self._trigger = windowed.assigner, windowed.trigger
         self._states = backend
-        self._row_key, self._key_type = key.row_key(), key.key_type()
-        self._key_place = key_place(planned.operator, key)
+        self._row_keys, self._key_type = [key.row_key() for key in keys], keys[0].key_type()
+        self._key_places = [key_place(planned.operator, key) for key in keys]
         self._input_type = input_type
         self._timers = Timers(backend, time)
         self._trigger_context = WindowTriggerContext(backend, self._timers)
@@ -120,14 +116,15 @@ class WindowOperator(FunctionOperator):
     def process(self, batch: Batch, input_index: int) -> None:
         rows = batch.rows()
         try:
-            keys = list(map(self._row_key, rows))
+            keys = list(map(self._row_keys[input_index], rows))
             normalised_keys = self._key_type.normalise_many(keys)
         except Exception as error:  # the user's key function, or a key that cannot be one
-            raise OperatorFailed(self, error, place=self._key_place) from error
+            raise OperatorFailed(self, error, place=self._key_places[input_index]) from error
+        is_of_two = self._windowed.is_of_two
         now = self._timers.current_processing_time()
         if self._assigner.is_event_time:
             if batch.timestamps is None:
-                refuse_without_time(self._assigner)
+                refuse_without_time(self._assigner, f"its {SIDES[input_index]} input" if is_of_two else "this stream")
             times = batch.timestamps.tolist()
         else:
             times = [now] * len(rows)
@@ -139,14 +136,15 @@ class WindowOperator(FunctionOperator):
             context._timestamp = stamp if has_stamps else None
             self._timers.key = normalised
             self._states.set_current_key(normalised)
-            self._add(row, time, stamp)
+            self._add(row, sided(row, input_index) if is_of_two else row, time, stamp)
         self._leave_key()
         if self.hot_keys is not None:
             self.hot_keys.note(normalised_keys)
         self._flush()
+        self._flush_late(input_index)
 
-    def _add(self, row: Any, time: int, stamp: int) -> None:
-        """`time` is what windows go by, `stamp` the record's own, where it has one."""
+    def _add(self, row: Any, kept: Any, time: int, stamp: int) -> None:
+        """`kept`: the record as windows keep it. `time` is what windows go by, `stamp` the record's own, where it has one."""
         windows = list(self._assigner.assign_windows(row, time))
         is_late = bool(windows)
         for window in windows:
@@ -161,7 +159,7 @@ class WindowOperator(FunctionOperator):
                 kept_in = window
             is_late = False
             self._enter(kept_in)
-            self._state.contents.add(row)
+            self._state.contents.add(kept)
             if self._windowed.evictor is not None:
                 self._state.timestamps.add(stamp)
             self._enter_trigger(window)
@@ -350,7 +348,7 @@ class WindowOperator(FunctionOperator):
         context.window, own_timestamp = window, context._timestamp
         if window != GLOBAL_WINDOW:
             context._timestamp = window.max_timestamp() if self._assigner.is_event_time else None
-        if isinstance(function, WindowBatchFunction):
+        if isinstance(function, WindowBatchFunction | PairColumns):
             self._fired.append(Fired(window, elements))
         elif function is None:
             self._emit_later(elements, context._timestamp)
@@ -418,32 +416,29 @@ class WindowOperator(FunctionOperator):
             self.emit(Batch(self.output_type, rows, timestamps=timestamps))
         self._out, self._out_stamps = [], []
         if self._fired:
-            self._run_batch_function()
-        self._flush_late()
+            self._flush_fired()
         self._flush_side()
 
-    def _run_batch_function(self) -> None:
+    def _flush_fired(self) -> None:
+        """All windows that have fired together, for a function that takes them at once."""
         fired, self._fired = self._fired, []
         function = self._windowed.function
-        assert isinstance(function, WindowBatchFunction)
-        counts = [len(each.rows) for each in fired]
-        rows = [row for each in fired for row in each.rows]
-        records = self._input_type.to_batch(rows)
-        starts = np.repeat(np.array([each.window.start for each in fired], np.int64), counts)
-        ends = np.repeat(np.array([each.window.end for each in fired], np.int64), counts)
-        batch = pa.RecordBatch.from_arrays(
-            [pa.array(starts), pa.array(ends), *records.columns],
-            ["window_start", "window_end", *self._input_type.field_names],
-        )
-        emit_columns(self, function.process_batch(batch, self._context))
+        if isinstance(function, PairColumns):
+            columns = function.columns(fired)
+            stamps = columns.column("window_end").to_numpy() - 1 if self._assigner.is_event_time else None
+            self.emit(Batch(self.output_type, columns=columns, timestamps=stamps))
+        else:
+            assert isinstance(function, WindowBatchFunction)
+            emit_columns(self, function.process_batch(records_of(fired, self._input_type), self._context))
 
-    def _flush_late(self) -> None:
+    def _flush_late(self, input_index: int) -> None:
         (rows, times), self._late = self._late, ([], [])
         if not rows:
             return
-        tag = self._windowed.late_tag
+        tag = self._windowed.late_tags[input_index]
         if tag in self.planned.operator.outputs and tag != MAIN_OUTPUT:
-            self.emit_to(tag, Batch(self._input_type, rows, timestamps=np.array(times, np.int64)))
+            late = Batch(self.planned.operator.outputs[tag], rows, timestamps=np.array(times, np.int64))
+            self.emit_to(tag, late)
         else:
             self._context.counter(LATE_RECORDS).inc(len(rows))
 
