@@ -7,6 +7,7 @@ gives counts: the key should be unique. Rows are dicts by column.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,14 +61,29 @@ class TableLookup(LookupSource):
         names = ", ".join(map(session.quoted, self.columns))
         holes = ", ".join(["%s"] * len(keys))
         where = f"{session.quoted(self.columns[0])} IN ({holes})"
+        doing = f"looking up {len(keys)} keys in {self.table}"
         try:
-            with session.explained(f"looking up {len(keys)} keys in {self.table}", self.table):
+            with session.explained(doing, self.table):
                 rows = session.run(f"SELECT {names} FROM {session.quoted(self.table)} WHERE {where}", *keys)
         except BaseException:
             self._session = None  # the next attempt gets a new connection
+            with contextlib.suppress(Exception):  # it may be lost
+                session.close()
             raise
         found = {row[0]: dict(zip(self.columns, row, strict=True)) for row in rows}
+        self._check_types(keys, found, doing)
         return [found.get(key) for key in keys]
+
+    def _check_types(self, keys: list[Any], found: dict[Any, Any], doing: str) -> None:
+        """A database takes '1' for 1, and Python does not: every record would be without a row, and nobody would know why."""
+        asked = set(keys)
+        for other in found:
+            if other not in asked and not any(isinstance(key, type(other)) for key in keys):
+                raise ConfigurationError(
+                    f"{self.url}: {doing}: the column {self.columns[0]!r} holds {type(other).__name__}, and the keys of the "
+                    f"records are {type(keys[0]).__name__}, as {keys[0]!r}. Give keys of the type of the column: "
+                    "on=lambda record: ..."
+                )
 
     async def close(self) -> None:
         if self._session is not None:
