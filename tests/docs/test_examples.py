@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import runpy
 import socket
+import sqlite3
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from docs.blocks import ROOT
-from tidegate.testing import in_process
+from tidegate.testing import crash_matrix, in_process
 
 EXAMPLES = ROOT / "examples"
 MAX_LINES = 80
@@ -23,6 +26,7 @@ ELSEWHERE = {
     "word_count.py": "below",
     "kafka_totals.py": "tests/kafka/test_docs.py",
     "database_totals.py": "tests/databases/test_docs.py",
+    "kafka_to_postgres.py": "tests/kafka/test_docs.py",
     "test_kit.py": "below",
 }
 #: The last lines that each prints; in any order, where subtasks print side by side.
@@ -66,6 +70,18 @@ PRINTS = {
     "enrich.py": ["('Ann', 'sail')", "('Ann', 'tea')", "('Bob', 'rope')", "unknown> oars of c9"],
     "files.py": ["de 10 sales 190 cents", "fr 10 sales 200 cents"],
     "own_sink.py": ["100 338350"],
+    "bootstrap.py": ["ann 710", "bob 901", "cid 20"],
+    "stream_join.py": [
+        "00:00 tea: 7 ordered, 3 sent",
+        "01:00 rope: 1 ordered, 0 sent",
+        "02:00 tea: 1 ordered, 0 sent",
+        "05:00 rope: 0 ordered, 1 sent",
+        "30:00 tea: 0 ordered, 4 sent",
+        "o-1 sent",
+        "o-2 not sent within a day",
+        "o-3 sent",
+        "o-4 not sent within a day",
+    ],
     "rescale.py": ["all sums are right: {0: 5997000, 1: 5999000, 2: 6001000}"],
     "pyflink_word_count.py": ["('shut', 1)", "('the', 3)"],
     "pyflink_timers.py": ["('north', 5500, 141.0)", "('south', -1.0)", "('south', 6000, 43.0)"],
@@ -98,6 +114,28 @@ def test_words_over_a_socket_are_counted_twice_in_a_row(tmp_path, monkeypatch, c
             typing.join()
 
         assert "('to', 2)" in capsys.readouterr().out
+
+
+def test_the_sink_of_the_examples_loses_and_doubles_nothing_wherever_its_process_dies(tmp_path: Path) -> None:
+    sink = runpy.run_path(str(EXAMPLES / "own_sink.py"))["SqliteSink"]
+
+    def made(place: str) -> Any:
+        with contextlib.closing(sqlite3.connect(tmp_path / place)) as database, database:
+            database.execute("CREATE TABLE IF NOT EXISTS squares (n int, square int)")
+            database.execute("CREATE TABLE IF NOT EXISTS done (name text PRIMARY KEY)")
+        return sink(str(tmp_path / place))
+
+    def read(place: str) -> list[Any]:
+        with contextlib.closing(sqlite3.connect(tmp_path / place)) as database:
+            return database.execute("SELECT n, square FROM squares").fetchall()
+
+    names = {"after prepare", "within commit", "after commit", "slot.after-ack", "driver.after-log"}
+    records = [(n, n * n) for n in range(24)]
+
+    report = crash_matrix(made, read, records=records, type=tuple[int, int], only=lambda case: case.name in names)
+
+    report.check()
+    assert len(report.results) == 1 + len(names)
 
 
 def type_lines(listening: socket.socket) -> None:

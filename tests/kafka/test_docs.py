@@ -160,6 +160,19 @@ def test_the_tutorial_as_a_reader_does_it(servers, topics_of_the_pages, tmp_path
     assert "converted" in checked
 
 
+def test_the_example_kafka_to_postgres_runs_twice_in_a_row(servers, postgres, monkeypatch, capsys) -> None:
+    for _ in range(2):
+        monkeypatch.setattr(sys, "argv", ["kafka_to_postgres.py", servers, postgres.url])
+        with in_process():
+            runpy.run_path(str(ROOT / "examples" / "kafka_to_postgres.py"), run_name="__main__")
+
+        assert capsys.readouterr().out.splitlines() == [
+            f"customer-{n} {len(cents)} {sum(cents)}"
+            for n in range(4)
+            for cents in [[m * 100 for m in range(50, 100) if m % 4 == n]]
+        ]
+
+
 def test_the_example_kafka_totals_runs_twice_in_a_row(servers, monkeypatch, capsys) -> None:
     for _ in range(2):
         monkeypatch.setattr(sys, "argv", ["kafka_totals.py", servers])
