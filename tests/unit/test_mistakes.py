@@ -459,6 +459,18 @@ BEFORE_SPARK = {
         "\n  at {here}\n"
         '      by_word.window(tg.TumblingEventTimeWindows("1s")).allowed_lateness("-5s")  # here\n',
     ),
+    "a join whose keys differ in type": Mistake(
+        """
+        counts = env.from_collection([1], type=int, uid="counts")
+        both = words.join(counts).where(lambda word: word, key_type=str).equal_to("value")
+        both.window(tg.TumblingEventTimeWindows("1s"))  # here
+        """,
+        "error: the keys of connected streams must be of one type: the first has str (key_by value), the second int (key_by "
+        "value), and keys of different types are never equal: 1 is not 1.0. Bring one of them to the type of the other: "
+        "key_by(lambda record: float(record.price), key_type=float)"
+        "\n  at {here}\n"
+        '      both.window(tg.TumblingEventTimeWindows("1s"))  # here\n',
+    ),
     "state made in open": Mistake(
         """
         class Count(tg.KeyedProcessFunction):
