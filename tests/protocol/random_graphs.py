@@ -9,13 +9,29 @@ records with the same split, path and route the order must hold.
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from protocol_kit import environment
+from random_beside import (
+    KEYS,
+    MOST_PAIRS,
+    WINDOWS,
+    Join,
+    Ref,
+    Stamped,
+    add_join,
+    add_windows,
+    compared,
+    draw_join,
+    joined,
+    keyed,
+    wrong_joins,
+    wrong_windows,
+)
 from random_functions import (
     COUNT,
     COUNTS,
@@ -26,7 +42,6 @@ from random_functions import (
     UNKNOWN,
     WINDOW_MS,
     Connected,
-    CountedWindow,
     FusedSink,
     Keyed,
     KeyedBatches,
@@ -35,7 +50,6 @@ from random_functions import (
     RecordSource,
     Timed,
     asked_row,
-    counted_window,
     doubled_row,
     extended,
     extended_row,
@@ -52,8 +66,6 @@ MAX_RECORDS_WHEN_WIDE = 1000
 MAX_PARALLELISM = 3
 
 Identity = tuple[int, int, str]
-Stamped = tuple[int, int, str, int | None]  #: an identity, and the record's event time
-Ref = tuple[str, str]  #: (uid, output tag)
 
 # -- the graph as data ------------------------------------------------------------------------------------------------
 
@@ -84,6 +96,7 @@ class Node:
     asks: str = ""  #: "ordered" or "unordered": a map that is a call to the outside for each record
     chaining: str = ""  #: "disable_chaining" or "start_new_chain"
     windows: str = ""  #: of WINDOWS: its input is counted in such windows as well
+    join: Join | None = None  #: its input is joined as well
 
     @property
     def counts(self) -> bool:
@@ -122,6 +135,13 @@ class Graph:
             self.has_before(parent, kind) for given in node.inputs for parent, _ in given.refs
         )
 
+    def has_late_keys(self, uid: str) -> bool:
+        """Whether what is late before it says so in the path that its records are keyed by."""
+        node = self.node(uid)
+        parents = [parent for given in node.inputs for parent, _ in given.refs]
+        parents += [node.join.other[0]] if node.join is not None else []
+        return self.has_late_records and node.key == "path" and any(self.has_before(each, "timed") for each in parents)
+
     def has_ends_before(self, uid: str) -> bool:
         """Whether an operator before it puts something out at the end of its input."""
         return any(
@@ -145,7 +165,7 @@ class Graph:
             lines.append(
                 f"{node.uid}: {node.kind} x{width}{' typed' if node.typed else ''}{' ' * bool(node.chaining)}{node.chaining} "
                 f"{node.asks} "
-                f"by {node.key}{' ' * bool(node.windows)}{node.windows} <- {given}"
+                f"by {node.key}{' ' * bool(node.windows)}{node.windows}{f' ({node.join})' * bool(node.join)} <- {given}"
             )
         return "\n".join(lines)
 
@@ -153,19 +173,6 @@ class Graph:
 ON_KEYS = ("map", "filter", "flat_map")  #: with or without keys, and without state
 PIPED = ("map", "filter", "flat_map", "process", "map_batches")
 KINDS = ("map", "filter", "flat_map", "process", "keyed", "co", "keyed_co", "map_batches", "keyed_batches")
-MIXED = (1, 1.0, True, "1", None)  #: five keys, whatever Python thinks of them
-WINDOWS: dict[str, Callable[[], tg.WindowAssigner]] = {
-    "tumbling": lambda: tg.TumblingEventTimeWindows("40ms", offset="10ms"),
-    "sliding": lambda: tg.SlidingEventTimeWindows("60ms", "20ms"),
-    "cumulative": lambda: tg.CumulativeEventTimeWindows("60ms", "20ms"),
-    "session": lambda: tg.EventTimeSessionWindows("15ms"),
-}
-KEYS = {
-    "mod": lambda row: row[1] % 5,
-    "mixed": lambda row: MIXED[row[1] % 5],
-    "source": lambda row: row[0],
-    "path": lambda row: row[2],
-}
 
 
 def random_graph(rng: random.Random, rescalable: bool = False, long: bool = False, wide: bool = False) -> Graph:
@@ -307,6 +314,22 @@ def vary(rng: random.Random, graph: Graph, rescalable: bool) -> None:
             node.windows = rng.choice(list(WINDOWS))
             if slots_of(graph) > MAX_SLOTS:
                 node.windows = ""
+    _draw_joins(rng, graph)
+
+
+def _draw_joins(rng: random.Random, graph: Graph) -> None:
+    """As many as there are slots for, and none of very many pairs."""
+    is_stamped = graph.nodes[0].stamped
+    timely: list[Ref] = []  #: streams of which each record has a time, before the operator
+    for node in graph.nodes:
+        if node.kind == "sink" or graph.has_ends_before(node.uid):
+            continue
+        if node.kind != "source" and rng.random() < 0.5:
+            node.join = draw_join(rng, timely, graph.has_late_records, is_stamped)
+            if slots_of(graph) > MAX_SLOTS or joined(node, *answer_of(graph).joins[node.uid]).total() > MOST_PAIRS:
+                node.join = None
+        if not node.ends:
+            timely += [(node.uid, ""), *([(node.uid, SIDE)] if node.has_side else [])]
 
 
 def _has_one_width(node: Node, parent: Node, rescalable: bool) -> bool:
@@ -410,21 +433,12 @@ def _add(graph: Graph, env: tg.StreamEnvironment, streams: dict[Ref, tg.DataStre
     if node.has_side:
         streams[node.uid, SIDE] = out.side_output(tg.OutputTag(SIDE, RECORD if node.typed else None))
     if node.windows:
-        _counted_in_windows(inputs[0], node).sink_to(
-            FusedSink(f"{prefix}{node.uid}-windows-counts"), uid=f"{node.uid}-windows-counts", parallelism=1
-        )
+        add_windows(inputs[0], node, graph.has_late_records, prefix, width)
+    if node.join is not None:
+        add_join(inputs[0], streams[node.join.other], node, graph.has_late_records, prefix, width)
     if node.counts:
         counts = out.side_output(tg.OutputTag(COUNTS, COUNT if node.typed else None))
         counts.sink_to(FusedSink(f"{prefix}{node.uid}-counts"), uid=f"{node.uid}-counts", parallelism=1)
-
-
-def _counted_in_windows(stream: tg.DataStream, node: Node) -> tg.DataStream:
-    """Over columns, where there are some; else record by record."""
-    windows = _keyed(stream, node).window(WINDOWS[node.windows]())
-    options: dict[str, Any] = {"uid": f"{node.uid}-windows", "parallelism": None if node.follows else node.parallelism}
-    if not stream.type.typed or node.key == "mixed":
-        return windows.process(CountedWindow(), returns=COUNT, **options)
-    return windows.aggregate(n=tg.count(), highest=tg.max("f1"), **options).map(counted_window, returns=COUNT)
 
 
 def _input(streams: dict[Ref, tg.DataStream], given: Input) -> tg.DataStream:
@@ -454,13 +468,7 @@ def _on_keys(stream: tg.DataStream, node: Node) -> tg.DataStream | tg.KeyedStrea
 
 
 def _keyed(stream: tg.DataStream, node: Node) -> tg.KeyedStream:
-    """By function, by position in rows, or by column: each has its own way to the hash."""
-    if node.key == "mod":
-        return stream.key_by(lambda row: row[1] % 5, key_type=int)
-    if node.key == "mixed":
-        return stream.key_by(lambda row: MIXED[row[1] % 5])
-    position, key_type = (0, int) if node.key == "source" else (2, str)
-    return stream.key_by(position) if stream.type.typed else stream.key_by(position, key_type=key_type)
+    return keyed(stream, node.key)
 
 
 def _stays_in_its_subtask(graph: Graph, node: Node) -> bool:
@@ -486,7 +494,8 @@ def keeps_order(graph: Graph, node: Node) -> bool:
 class Answer:
     rows: dict[str, Counter[Identity]]  #: by uid of the sink
     counts: dict[str, Counter[tuple[str, int]]]  #: by uid of the keyed operator
-    windows: dict[str, Counter[tuple[str, int]]] = field(default_factory=dict)  #: by uid of the operator beside them
+    windows: dict[str, list[Stamped]] = field(default_factory=dict)  #: by uid of the operator beside them: what goes in
+    joins: dict[str, tuple[list[Stamped], list[Stamped]]] = field(default_factory=dict)  #: the same, of both sides
 
 
 def answer_of(graph: Graph) -> Answer:
@@ -528,7 +537,10 @@ def answer_of(graph: Graph) -> Answer:
         streams[node.uid, ""] = main
         streams[node.uid, SIDE] = side
         if node.windows:
-            answer.windows[node.uid] = windows_of(node, applied)
+            answer.windows[node.uid] = applied
+        if node.join is not None:
+            ours = [row for ref in node.inputs[0].refs for row in streams[ref]]
+            answer.joins[node.uid] = (ours, streams[node.join.other])
         if node.kind == "sink":
             answer.rows[node.uid] = Counter(row[:3] for row in main)
         elif node.kind == "timed":
@@ -538,31 +550,6 @@ def answer_of(graph: Graph) -> Answer:
             sizes = Counter(repr(KEYS[node.key](row)) for row in applied)
             answer.counts[node.uid] = Counter((key, n) for key, size in sizes.items() for n in range(1, size + 1))
     return answer
-
-
-def windows_of(node: Node, rows: list[Stamped]) -> Counter[tuple[str, int]]:
-    """How many records each window of each key has."""
-    assigner = WINDOWS[node.windows]()
-    stamps: dict[str, list[int]] = defaultdict(list)
-    for row in rows:
-        assert row[3] is not None
-        stamps[repr(KEYS[node.key](row))].append(row[3])
-    found: Counter[tuple[str, int, int]] = Counter()
-    for key, mine in stamps.items():
-        session: list[int] = []
-        for stamp in sorted(mine):
-            for window in assigner.assign_windows(None, stamp):
-                if not assigner.merges:
-                    found[key, window.start, window.end] += 1
-                elif session and window.start <= session[1]:
-                    session[1:] = [window.end, session[2] + 1]
-                else:
-                    if session:
-                        found[key, session[0], session[1]] += session[2]
-                    session = [window.start, window.end, 1]
-        if session:
-            found[key, session[0], session[1]] += session[2]
-    return Counter({(f"{key} {start} {end}", count): 1 for (key, start, end), count in found.items()})
 
 
 def window_end(stamp: int) -> int:
@@ -575,31 +562,23 @@ def differences(graph: Graph, prefix: str = "") -> list[str]:
     found = []
     for uid, expected in answer.rows.items():
         rows = ledger(prefix + uid).rows()
-        found += _compared(uid, Counter((row[0], row[1], _path(graph, row[2])) for row in rows), expected)
+        found += compared(uid, Counter((row[0], row[1], _path(graph, row[2])) for row in rows), expected)
         found += _out_of_order(prefix, uid)
     for uid, counts in answer.counts.items():
         if graph.has_late_records and graph.has_before(uid, "timed"):
             continue  # what is late is counted in a window of its own, and its key may be its path
-        found += _compared(f"{uid}-counts", Counter(map(tuple, ledger(f"{prefix}{uid}-counts").rows())), counts)
-    for uid, windows in answer.windows.items():
-        if not graph.has_late_records:  # of which some are in no window
-            rows = ledger(f"{prefix}{uid}-windows-counts").rows()
-            found += _compared(f"{uid}-windows-counts", Counter(map(tuple, rows)), windows)
+        found += compared(f"{uid}-counts", Counter(map(tuple, ledger(f"{prefix}{uid}-counts").rows())), counts)
+    for uid, taken in answer.windows.items():
+        if not graph.has_late_keys(uid):
+            found += wrong_windows(graph.node(uid), taken, graph.has_late_records, prefix)
+    for uid, sides in answer.joins.items():
+        if not graph.has_late_keys(uid):
+            found += wrong_joins(graph.node(uid), *sides, graph.has_late_records, prefix)
     return found
 
 
 def _path(graph: Graph, path: str) -> str:
     return path.replace(LATE, "") if graph.has_late_records else path
-
-
-def _compared(where: str, actual: Counter[Any], expected: Counter[Any]) -> list[str]:
-    too_many, lost = actual - expected, expected - actual
-    found = []
-    if too_many:
-        found.append(f"{where}: {sum(too_many.values())} too many, as {list(too_many)[:5]}")
-    if lost:
-        found.append(f"{where}: {sum(lost.values())} lost, as {list(lost)[:5]}")
-    return found
 
 
 def _out_of_order(prefix: str, uid: str) -> list[str]:
