@@ -75,19 +75,26 @@ def build(kind: str, how: str, bound_ms: tuple[int, int], storage: str, **settin
         join: Any = of(right._stream).where(key_of, key_type=int).equal_to(key_of, key_type=int)
         join = join.window(ASSIGNERS[kind][0])
         pairs = join.how(how).apply(ids, uid="join") if how in HOW else join.apply(lists, returns=LISTS, uid="join")
-    elif kind == "interval":
+    elif kind != "temporal":
         join = left.interval_join(right).between(f"{LOWER_MS}ms", f"{UPPER_MS}ms").how(how)
     else:
         join = left.temporal_join(right, how=how)
-    if kind not in ASSIGNERS:
+    if kind == "columns":
+        pairs = join.columns(uid="join")
+    elif kind not in ASSIGNERS:
         pairs = join.process(ids, uid="join")
-    pairs.process(NotLate(), uid="stamped").sink_to(LedgerSink("pairs"), uid="pairs")
+    made = pairs.map(lambda pair: (pair["f1"], pair["right_f1"]), uid="ids") if kind == "columns" else pairs
+    made.process(NotLate(), uid="stamped").sink_to(LedgerSink("pairs"), uid="pairs")
     for side in ("left", "right"):
         pairs.side_output(getattr(join, f"late_{side}")).sink_to(LedgerSink(f"late {side}"), uid=f"late-{side}")
     return env
 
 
-METHODS = {"interval": tg.KeyedStream.interval_join, "temporal": tg.KeyedStream.temporal_join}
+METHODS = {
+    "columns": tg.KeyedStream.interval_join,
+    "interval": tg.KeyedStream.interval_join,
+    "temporal": tg.KeyedStream.temporal_join,
+}
 
 
 def sql_of(kind: str, how: str) -> str:
@@ -168,7 +175,7 @@ def run_and_check(kind: str, how: str, seed: int, **settings: Any) -> None:
 
 
 CASES = [
-    *(("interval", how) for how in HOW),
+    *((kind, how) for kind in ("interval", "columns") for how in HOW),
     *(("temporal", how) for how in TEMPORAL_HOW),
     *(("tumbling", how) for how in HOW),
     ("sliding", "inner"),
@@ -226,21 +233,22 @@ def test_pairs_as_columns_are_those_of_the_function(seed: int) -> None:
     assert Counter((row["f1"], row["right_f1"]) for row in ledger("columns").rows()) == expected
 
 
-@pytest.mark.parametrize("kind", ["interval", "temporal"])
+@pytest.mark.parametrize("kind", ["interval", "columns", "temporal"])
 def test_state_is_pruned_by_the_watermark(kind: str, seed: int) -> None:
     """At the end nothing is left but the newest version of each key."""
     storage = fresh_storage()
     env = environment(parallelism=1, storage=storage)
     left, right = keyed(env, 0), keyed(env, 1)
-    join: Any = left.interval_join(right).between("-30ms", "20ms").how("full") if kind == "interval" else None
+    join: Any = left.interval_join(right).between("-30ms", "20ms").how("full") if kind != "temporal" else None
     join = join or left.temporal_join(right)
-    join.process(ids, uid="join").sink_to(LedgerSink("out"), uid="out")
+    pairs = join.columns(uid="join") if kind == "columns" else join.process(ids, uid="join")
+    pairs.sink_to(LedgerSink("out"), uid="out")
     result = run_in_process(env, seed=seed, storage=storage)
 
     assert result.status is JobStatus.FINISHED, result.error
     last = tg.Savepoint.load([each.path for each in result.view.checkpoints.values() if each.path][-1])
     kept = {state.name: state.rows for state in last.states() if state.uid == "join" and state.rows}
-    assert kept == ({} if kind == "interval" else {"versions": 3})
+    assert kept == ({"versions": 3} if kind == "temporal" else {})
 
 
 def test_what_makes_no_sense_is_one_clear_sentence(seed: int) -> None:

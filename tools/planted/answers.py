@@ -87,6 +87,30 @@ MUTANTS = (
         JOINS,
     ),
     Mutant(
+        "a-hash-is-a-key",
+        "a join over columns takes keys of one hash for one key",
+        (Change("state/join_rows.py", "            if not same.all():\n", "            if False:\n"),),
+        ("tests/unit/test_column_joins.py",),
+    ),
+    Mutant(
+        "stored-records-have-met-nobody",
+        "a join over columns forgets by a restore which records have met somebody",
+        (
+            Change(
+                "state/join_rows.py",
+                "        met = rows.column(MET).to_numpy().astype(np.bool_)\n",
+                "        met = np.zeros(rows.num_rows, np.bool_)\n",
+            ),
+        ),
+        ("tests/unit/test_column_joins.py",),
+    ),
+    Mutant(
+        "a-window-forgets-the-side",
+        "a window of two streams takes records of the right for records of the left",
+        (Change("functions/window_joins.py", "return ([], [row]) if side else ([row], [])", "return ([row], [])"),),
+        ("tests/unit/test_window_joins.py",),
+    ),
+    Mutant(
         "a-source-that-is-ahead-reads-on",
         "alignment holds no source",
         (

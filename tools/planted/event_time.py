@@ -6,7 +6,33 @@ from planted.kinds import Change, Mutant
 
 AT_THE_END = ("tests/unit/test_timer_queue.py", "tests/protocol/test_timers_at_the_end.py")
 
+MARKS = ("tests/unit/test_event_time_marks.py",)
+
 MUTANTS = (
+    Mutant(
+        "the-restored-watermark-is-believed",
+        "a record is in time by the slowest subtask's watermark, though what its key had up to then is dropped",
+        (Change("task/operators/event_time_marks.py", "        if not self.are_ahead:\n", "        if True:\n"),),
+        MARKS,
+    ),
+    Mutant(
+        "what-has-fired-never-fires-again",
+        "after a restore windows that allow lateness keep what comes late to themselves",
+        (
+            Change(
+                "task/operators/slice_windows.py",
+                "        self._put_out_at(self._windows.merging.merged_of(held, parts), start, end)\n",
+                "        self._put_out_window(self._windows.merging.merged_of(held, parts), start, end)\n",
+            ),
+        ),
+        MARKS,
+    ),
+    Mutant(
+        "after-a-drain-all-is-late",
+        "the last watermark counts as a mark, so what comes after a drain is dropped",
+        (Change("task/operators/event_time_marks.py", "MIN_WATERMARK < mark < MAX_WATERMARK", "MIN_WATERMARK < mark"),),
+        MARKS,
+    ),
     Mutant(
         "periodic-timer-for-ever",
         "a timer that sets the next one never lets bounded input end",

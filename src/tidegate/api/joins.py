@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tidegate.api.building import Asked, EdgePlan, declared_type
-from tidegate.api.keys import joined_selectors, make_key_selector
+from tidegate.api.keys import joined_selectors, key_column_types, make_key_selector
 from tidegate.api.transformable import Transformable, returned_type
 from tidegate.durations import Duration, seconds
 from tidegate.errors import ConfigurationError, GraphError, TypeDeclarationError
+from tidegate.functions.column_joins import declare_column_join
 from tidegate.functions.joins import LATE, KeyedJoin, interval_join, temporal_join
 from tidegate.functions.process import OutputTag
 from tidegate.functions.watermarks import milliseconds
@@ -139,9 +140,23 @@ class IntervalJoin(_KeyedJoin):
         return self
 
     def _join(self) -> KeyedJoin:
+        return interval_join(self._left._type, self._right._type, *self._both_bounds(), self._how)
+
+    def _both_bounds(self) -> tuple[int, int]:
         if self._bounds is None:
             raise ConfigurationError('interval_join: say how far apart both may be: .between("-5s", "5s")')
-        return interval_join(self._left._type, self._right._type, *self._bounds, self._how)
+        return self._bounds
+
+    def _joined(self, pair: Callable[[Any, Any], Any] | None, out: RecordType, asked: Asked) -> DataStream[Any]:
+        """As columns over whole batches, where keys are of one type."""
+        key_types = key_column_types(self._keys[0])
+        if pair is not None or key_types is None:
+            return super()._joined(pair, out, asked)
+        left, right = self._left._type.schema, self._right._type.schema
+        assert left is not None
+        assert right is not None
+        join = declare_column_join(*self._both_bounds(), self._how, key_types, left, right)
+        return self._apply(specs.ColumnJoinSpec(join, self._keys), self._what, out, asked)
 
 
 class TemporalJoin(_KeyedJoin):

@@ -6,10 +6,14 @@ import dis
 from dataclasses import replace
 from typing import Any, Protocol, get_origin
 
+import pyarrow as pa
+import pyarrow.types as pat
+
 from tidegate.api.user_line import calling_line
 from tidegate.errors import ConfigurationError, GraphError, KeyTypeError
+from tidegate.state.canonical_rows import column_type
 from tidegate.state.key_selector import KeySelector
-from tidegate.state.keys import common_key_type, key_type
+from tidegate.state.keys import TupleKey, common_key_type, key_type
 from tidegate.types import DataType, RecordType, field_type, return_annotation_of
 from tidegate.types.records import DataclassRecords, ScalarRecords, SchemaRecords, TupleRecords
 
@@ -77,6 +81,16 @@ def joined_selectors(first: KeySelector, second: KeySelector) -> tuple[KeySelect
             "them to the type of the other: key_by(lambda record: float(record.price), key_type=float)"
         )
     return replace(first, key_annotation=common), replace(second, key_annotation=common)
+
+
+def key_column_types(key: KeySelector) -> tuple[pa.DataType, ...] | None:
+    """Of the columns that the key is: one, or one for each part of a tuple. None: keys may be of several types, or are of one
+    whose columns Arrow does not compare as keys are compared."""
+    column = column_type(key.key_type())
+    if column is None:
+        return None
+    types = [field.type for field in column.arrow] if isinstance(key.key_type(), TupleKey) else [column.arrow]
+    return None if any(map(pat.is_nested, types)) or any(map(pat.is_floating, types)) else tuple(types)
 
 
 def _selected(key: KeySelector) -> str:

@@ -36,6 +36,7 @@ class KeyedJoin:
 
     hold_ms: int = 0  #: by so much the watermark that leaves stays below the one that has come
     takes_late_right: bool = False  #: late records of the right side are of use
+    has_column_form: bool = False  #: functions/column_joins.py
 
     def record(self, side: int, row: Any, timestamp: int, join: JoinSide) -> None:
         raise NotImplementedError
@@ -57,6 +58,7 @@ def interval_join(left: RecordType, right: RecordType, lower_ms: int, upper_ms: 
     class IntervalJoin(KeyedJoin):
         left = MapState(int, list[tuple[bool, left_type]])  # type: ignore[valid-type]
         right = MapState(int, list[tuple[bool, right_type]])  # type: ignore[valid-type]
+        has_column_form = True
         hold_ms = max(0, upper_ms if keeps_left else 0, -lower_ms if keeps_right else 0)
 
         def record(self, side: int, row: Any, timestamp: int, join: JoinSide) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidegate.functions.failed_records import OnError
+from tidegate.functions.joins import KeyedJoin
 from tidegate.graph import specs
 from tidegate.graph.logical import MAIN_OUTPUT, Edge, Operator
 from tidegate.graph.record_loop import unfit
@@ -38,7 +39,7 @@ def form_of(operator: Operator, records: RecordType) -> Form | None:
             return None
         case specs.MapBatchesSpec() | specs.KeyedBatchSpec() | specs.ColumnFilterSpec() | specs.ProjectSpec():
             return Form(True)
-        case specs.ColumnWindowSpec() | specs.LocalSlicesSpec():
+        case specs.ColumnWindowSpec() | specs.LocalSlicesSpec() | specs.ColumnJoinSpec():
             return Form(True)
         case specs.MapSpec() | specs.FlatMapSpec() | specs.FilterSpec():
             return Form(False, _CALLED, _BY_COLUMN)
@@ -55,12 +56,22 @@ def form_of(operator: Operator, records: RecordType) -> Form | None:
             if callable(strategy.timestamp):
                 return Form(False, "its timestamp is a function", "name the column: timestamp='at'")
             return Form(True)
-        case specs.KeyedJoinSpec(_, _, pair):
-            return Form(pair is None, "" if pair is None else _CALLED)
+        case specs.KeyedJoinSpec(function, _, pair):
+            return _of_join(function, pair is None)
         case specs.WindowSpec():
             return Form(False, "its windows keep records, or call your function for each of them")
         case _:
             return Form(False, _CALLED)
+
+
+def _of_join(join: KeyedJoin, as_columns: bool) -> Form:
+    if not join.has_column_form:
+        return Form(False, "it looks at the versions of each key one by one")
+    if as_columns:
+        return Form(
+            False, "its keys have no type that columns have", "say it in key_by(..., key_type=str), or name a column"
+        )
+    return Form(False, _CALLED, "columns() instead of process() works by columns")
 
 
 def forms(operators: Iterable[Operator], edges: Iterable[Edge]) -> dict[OperatorUid, Form]:

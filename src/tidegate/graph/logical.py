@@ -17,6 +17,7 @@ from tidegate.functions.failed_records import DEAD_LETTERS, OnError
 from tidegate.graph.specs import (
     AsyncSpec,
     BroadcastProcessSpec,
+    ColumnJoinSpec,
     ColumnWindowSpec,
     KeyedBatchSpec,
     KeyedJoinSpec,
@@ -106,7 +107,7 @@ def needs_uid(spec: Spec) -> bool:
         spec,
         (
             *(SourceSpec, SinkSpec, KeyedProcessSpec, KeyedBatchSpec, BroadcastProcessSpec, AsyncSpec, KeyedJoinSpec),
-            *(WindowSpec, ColumnWindowSpec),
+            *(WindowSpec, ColumnWindowSpec, ColumnJoinSpec),
         ),
     ):
         return True

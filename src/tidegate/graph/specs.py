@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Union
 if TYPE_CHECKING:
     from tidegate.connectors.contract import Sink, Source
     from tidegate.functions.asynchronous import AsyncCalls
+    from tidegate.functions.column_joins import ColumnIntervalJoin
     from tidegate.functions.column_windows import ColumnWindows
     from tidegate.functions.joins import KeyedJoin
     from tidegate.functions.process import (
@@ -129,6 +130,14 @@ class KeyedJoinSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnJoinSpec:
+    """An interval join over columns."""
+
+    function: ColumnIntervalJoin
+    keys: tuple[KeySelector, KeySelector]
+
+
+@dataclass(frozen=True, slots=True)
 class AsyncSpec:
     """Calls to the outside, many at a time; by `key` where what is in flight has to follow it."""
 
@@ -187,6 +196,7 @@ Spec = Union[
     BroadcastProcessSpec,
     AsyncSpec,
     KeyedJoinSpec,
+    ColumnJoinSpec,
     WindowSpec,
     ColumnWindowSpec,
     LocalSlicesSpec,
@@ -219,7 +229,7 @@ def keys_of(spec: Spec) -> tuple[KeySelector, ...]:
             return (key,)
         case CoProcessSpec(_, keys) if keys is not None:
             return keys
-        case KeyedJoinSpec(_, keys) | WindowSpec(_, keys):
+        case KeyedJoinSpec(_, keys) | ColumnJoinSpec(_, keys) | WindowSpec(_, keys):
             return keys
         case BroadcastProcessSpec(_, key) | AsyncSpec(_, key) if key is not None:
             return (key,)
@@ -238,6 +248,7 @@ _METHODS: dict[type, str] = {
     KeyedBatchSpec: "process_batches",
     AsyncSpec: "async_map",
     KeyedJoinSpec: "join",
+    ColumnJoinSpec: "join",
     WindowSpec: "window",
     ColumnWindowSpec: "window",
 }

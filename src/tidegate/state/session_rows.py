@@ -24,12 +24,20 @@ class SessionRows:
     """All sessions that are open, and those that may still be fired again."""
 
     def __init__(self, merging: Merging) -> None:
-        self._merging = merging
+        self.merging = merging
         starts, ends = Accumulator(pa.int64(), "min"), Accumulator(pa.int64(), "max")
         self._by_session = Merging((_SESSION,), (*merging.accumulators, starts, ends))
         self._parts: list[pa.Table] = []  #: no two sessions of the first touch
         self._new_rows = 0
         self.first_end: int | None = None  #: no session ends before that
+
+    @property
+    def columns(self) -> list[str]:
+        return self.merging.columns
+
+    @property
+    def value_type(self) -> pa.StructType:
+        return self.merging.value_type
 
     def add(self, rows: pa.Table) -> None:
         """Sessions, each perhaps of a single record."""
@@ -61,11 +69,11 @@ class SessionRows:
             return rows.combine_chunks()
         rows = rows.take(pa.array(order))
         columns = self._by_session.columns
-        named = rows.select([*self._merging.columns, START, END]).rename_columns(columns)
+        named = rows.select([*self.merging.columns, START, END]).rename_columns(columns)
         folded = self._by_session.merged([named.append_column(_SESSION, pa.array(session))])
-        keys = rows.select(list(self._merging.keys)).take(pa.array(np.flatnonzero(is_first)))
+        keys = rows.select(list(self.merging.keys)).take(pa.array(np.flatnonzero(is_first)))
         found = [*keys.columns, *(folded.column(name) for name in columns)]
-        names = [*self._merging.keys, *self._merging.columns, START, END]
+        names = [*self.merging.keys, *self.merging.columns, START, END]
         return pa.table(found, names=names).combine_chunks()
 
     def ends_with(self, rows: pa.Table) -> Numbers:
@@ -94,7 +102,7 @@ class SessionRows:
 
     def _sessions(self, rows: pa.Table) -> tuple[Numbers, Numbers, Numbers]:
         """The order by key and beginning; in that order, the number of each row's session, and whether it is its first row."""
-        keys = key_codes(rows, self._merging.keys)
+        keys = key_codes(rows, self.merging.keys)
         starts, ends = rows.column(START).to_numpy(), rows.column(END).to_numpy()
         order = np.lexsort((starts, keys))
         keys, starts, ends = keys[order], starts[order], ends[order]

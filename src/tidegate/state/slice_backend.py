@@ -1,16 +1,18 @@
-"""Where windows over columns keep their rows: a backend of one value state, in tables instead of a table of keys. Executor.
+"""Where windows and joins over columns keep their rows: a backend of value states that are tables of columns. Executor.
 
     key         of the row, as columns
-    namespace   the run of time: of a slice its end, of a session its end and its start
-    value       the accumulators, as one struct
+    namespace   the run of time: of a slice its end, of a session its end and its start; a record of a join has its time there,
+                and a number
+    value       the accumulators, or the columns of the record, as one struct
 
 The task's thread puts rows into whatever `rows` is; a snapshot is a list of tables that nobody changes, and the snapshot's
-thread writes them. The rows are in memory whichever state backend the job has: they are there for as long as a window is open.
+thread writes them. The rows are in memory whichever state backend the job has: they are there for as long as a window is open,
+or a record can meet another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -39,7 +41,18 @@ NAMESPACE = "namespace"
 
 
 class KeptRows(Protocol):
-    """What windows keep."""
+    """What one state keeps."""
+
+    @property
+    def merging(self) -> Merging | None:
+        """How several rows of a key and a namespace become one; None: there is one of each."""
+
+    @property
+    def columns(self) -> list[str]:
+        """Of the value."""
+
+    @property
+    def value_type(self) -> pa.StructType: ...
 
     def frozen(self) -> list[pa.Table]:
         """The rows as they are now, with their namespace; a key may have several of one namespace."""
@@ -71,6 +84,11 @@ class KeyColumns:
         """The way back."""
         return [keys] if len(self.names) == 1 else keys.flatten()
 
+    def hashes(self, rows: pa.RecordBatch) -> np.ndarray[Any, Any]:
+        """Of each row's key, as where keys are rows."""
+        columns = [rows.column(name) for name in self.names]
+        return self.key_type.hash_column(columns[0]) if len(columns) == 1 else self.key_type.hash_columns(columns)
+
     def stored(self, keys: pa.Array) -> tuple[np.ndarray[Any, Any], pa.Array]:
         """Hashes and canonical bytes."""
         ints = int64_column(keys)
@@ -86,39 +104,37 @@ class KeyColumns:
         return declared.to_arrow([self.key_type.denormalise(key) for key in bare])
 
 
-class WindowRowsBackend(KeyedStateBackend):
-    """The state of one operator of windows over columns, in one subtask."""
+class RowsBackend(KeyedStateBackend):
+    """The state of one operator over columns, in one subtask."""
 
-    def __init__(
-        self, keys: KeyColumns, key_groups: range, max_parallelism: int, merging: Merging, rows: KeptRows
-    ) -> None:
+    def __init__(self, keys: KeyColumns, key_groups: range, max_parallelism: int, rows: Mapping[str, KeptRows]) -> None:
+        """`rows`: by the name of the state."""
         self.key_groups = key_groups
         self._keys = keys
         self._max_parallelism = max_parallelism
-        self._merging = merging
         self._rows = rows
-        self._declaration: Declaration
+        self._declarations: dict[str, Declaration] = {}
 
     def bind(self, declaration: Declaration, columnar: bool = False) -> Handle:
-        """It keeps one state, which nobody has a handle of."""
-        self._declaration = declaration
+        """Of its states nobody has a handle."""
+        self._declarations[declaration.name] = declaration
         return None  # type: ignore[return-value]
 
     def snapshot(self) -> KeyedSnapshot:
-        return _RowsSnapshot(
-            self._declaration, self._keys, self.key_groups, self._max_parallelism, self._merging, self._rows.frozen()
-        )
+        kept = [(self._declarations[name], rows, rows.frozen()) for name, rows in self._rows.items()]
+        return _RowsSnapshot(self._keys, self.key_groups, self._max_parallelism, kept)
 
     def restore(
         self, state_name: str, kind: str, batches: Iterable[pa.RecordBatch], *, only_own_key_groups: bool = False
     ) -> None:
-        declaration = self._declaration
-        if (state_name, kind) != (declaration.name, declaration.kind):
+        declaration = self._declarations.get(state_name)
+        if declaration is None or kind != declaration.kind:
             raise ConfigurationError(
-                f"the checkpoint holds a {kind} state {state_name!r}, and windows over columns keep {declaration.name!r} "
-                "alone. Start without this operator's state under another uid.",
+                f"the checkpoint holds a {kind} state {state_name!r}, and this operator over columns keeps "
+                f"{' and '.join(map(repr, self._rows))} alone. Start without its state under another uid.",
                 state=state_name,
             )
+        kept = self._rows[state_name]
         reader = SectionReader(declaration, self._keys.key_type)
         for stored in batches:
             rows = reader.only(stored, self.key_groups, self._max_parallelism) if only_own_key_groups else stored
@@ -126,8 +142,8 @@ class WindowRowsBackend(KeyedStateBackend):
                 continue
             columns = self._keys.columns(self._keys.read(rows, reader))
             values = reader.value_column(rows)
-            names = [*self._keys.names, NAMESPACE, *self._merging.columns]
-            self._rows.load(pa.table([*columns, rows.column("namespace"), *values.flatten()], names=names))
+            names = [*self._keys.names, NAMESPACE, *kept.columns]
+            kept.load(pa.table([*columns, rows.column("namespace"), *values.flatten()], names=names))
 
     # -- what a backend of single keys has -------------------------------------------------------------------------------
 
@@ -146,11 +162,11 @@ class WindowRowsBackend(KeyedStateBackend):
         return iter(())
 
     def keys(self, state_name: str) -> Iterator[Hashable]:
-        """What windows keep is in namespaces, all of it."""
+        """What is kept is in namespaces, all of it."""
         return iter(())
 
     def state_size(self) -> dict[str, int]:
-        return {self._declaration.name: len(self._rows)}
+        return {name: len(rows) for name, rows in self._rows.items()}
 
 
 class _RowsSnapshot(KeyedSnapshot):
@@ -158,37 +174,36 @@ class _RowsSnapshot(KeyedSnapshot):
 
     def __init__(
         self,
-        declaration: Declaration,
         keys: KeyColumns,
         key_groups: range,
         max_parallelism: int,
-        merging: Merging,
-        tables: list[pa.Table],
+        kept: list[tuple[Declaration, KeptRows, list[pa.Table]]],
     ) -> None:
-        self._declaration = declaration
         self._keys = keys
         self._key_groups = key_groups
         self._max_parallelism = max_parallelism
-        self._merging = merging
-        self._by_namespace = Merging((*merging.keys, NAMESPACE), merging.accumulators)
-        self._tables = tables
+        self._kept = kept
 
     def sections(self) -> Iterator[Section]:
-        writer = SectionWriter(self._declaration, self._keys.key_type, self._key_groups, self._max_parallelism)
-        for kept in self._tables:
-            if not kept.num_rows:
-                continue
-            rows = self._by_namespace.merged([kept])
-            keys = self._keys.column(rows)
-            hashes, encoded = self._keys.stored(keys)
-            values = pa.StructArray.from_arrays(
-                [_one(rows.column(name)) for name in self._merging.columns], fields=list(self._merging.value_type)
-            )
-            writer.add_columns(keys, hashes, encoded, _one(rows.column(NAMESPACE)), values)
-        yield from writer.finish()
+        for declaration, kept, tables in self._kept:
+            writer = SectionWriter(declaration, self._keys.key_type, self._key_groups, self._max_parallelism)
+            for table in tables:
+                if table.num_rows:
+                    self._write(table, kept, writer)
+            yield from writer.finish()
+
+    def _write(self, rows: pa.Table, kept: KeptRows, writer: SectionWriter) -> None:
+        if kept.merging is not None:
+            rows = Merging((*kept.merging.keys, NAMESPACE), kept.merging.accumulators).merged([rows])
+        keys = self._keys.column(rows)
+        hashes, encoded = self._keys.stored(keys)
+        values = pa.StructArray.from_arrays(
+            [_one(rows.column(name)) for name in kept.columns], fields=list(kept.value_type)
+        )
+        writer.add_columns(keys, hashes, encoded, _one(rows.column(NAMESPACE)), values)
 
     def release(self) -> None:
-        self._tables = []
+        self._kept = []
 
 
 def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:

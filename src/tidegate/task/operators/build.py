@@ -22,6 +22,7 @@ from tidegate.task.operators.async_calls import AsyncOperator
 from tidegate.task.operators.async_state import InFlightStore, KeyedInFlightStore
 from tidegate.task.operators.base import RunningOperator
 from tidegate.task.operators.building_windows import column_windows
+from tidegate.task.operators.column_join import ColumnJoinOperator
 from tidegate.task.operators.first_rows import CHECKED_ROWS
 from tidegate.task.operators.keyed_join import KeyedJoinOperator
 from tidegate.task.operators.local_slices import LocalSlicesOperator
@@ -155,6 +156,9 @@ def _built(
             return AsyncOperator(planned, subtask, calls, taken, store, context)
         case specs.KeyedJoinSpec(_, keys):
             return KeyedJoinOperator(planned, subtask, spec, _backend(planned, subtask, keys[0], context))
+        case specs.ColumnJoinSpec():
+            own = key_group_range(subtask, planned.parallelism, planned.max_parallelism)
+            return ColumnJoinOperator(planned, subtask, spec, own)
         case specs.WindowSpec(windowed, keys):
             backend = _backend(planned, subtask, keys[0], context)
             records = input_type or UNTYPED

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.functions.windows import AlignedWindows
 from tidegate.state.session_rows import SessionRows
-from tidegate.state.slice_backend import KeyColumns, WindowRowsBackend
+from tidegate.state.slice_backend import KeyColumns, RowsBackend
 from tidegate.task.operators.session_windows import SessionWindowOperator
 from tidegate.task.operators.slice_windows import SliceRows, SliceWindowOperator
 
@@ -33,8 +33,8 @@ def column_windows(
     keys = KeyColumns(key.key_type(), windows.key_columns)
     if isinstance(windows.assigner, AlignedWindows):
         slices = SliceRows(merging)
-        backend = WindowRowsBackend(keys, key_groups, planned.max_parallelism, merging, slices)
+        backend = RowsBackend(keys, key_groups, planned.max_parallelism, {"rows": slices})
         return SliceWindowOperator(planned, subtask, windows, backend, keys, key, input_type, time, rows=slices)
     sessions = SessionRows(merging)
-    backend = WindowRowsBackend(keys, key_groups, planned.max_parallelism, merging, sessions)
+    backend = RowsBackend(keys, key_groups, planned.max_parallelism, {"rows": sessions})
     return SessionWindowOperator(planned, subtask, windows, backend, keys, key, input_type, time, rows=sessions)

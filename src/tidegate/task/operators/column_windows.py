@@ -3,27 +3,26 @@
     frame      -> rows of accumulators -> late ones aside -> into the slices, or the sessions
     watermark  -> all windows that it closes leave as one Arrow batch -> what no window needs any more is dropped
 
-What has fired is known by the watermark. After a restore at another parallelism event time continues from the slowest of the
-old subtasks, though the others had fired more: for each key group it is kept how far its windows have fired (`FiredMarks`), so
-that none fires twice.
+What has fired is known by the watermark; after a restore also by the marks of the key groups (event_time_marks.py), so that no
+window fires twice.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from tidegate.batch import Batch
-from tidegate.functions.checkpointed import CheckpointedFunction, InitializationContext, SnapshotContext
 from tidegate.functions.column_windows import SLICE_END
 from tidegate.functions.user_metrics import UserMetrics
-from tidegate.protocol.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from tidegate.state.key_arrays import key_arrays
+from tidegate.protocol.watermarks import MAX_WATERMARK
 from tidegate.state.key_groups import key_groups
 from tidegate.task.operators.base import OperatorFailed, RunningOperator, key_place
 from tidegate.task.operators.checkpointed import keeper_for
+from tidegate.task.operators.column_keys import key_columns
+from tidegate.task.operators.event_time_marks import EventTimeMarks, Moments
 from tidegate.task.operators.late import LATE_RECORDS, refuse_without_time
 
 if TYPE_CHECKING:
@@ -31,43 +30,10 @@ if TYPE_CHECKING:
     from tidegate.functions.counters import Counter
     from tidegate.graph.plan import PlannedOperator
     from tidegate.state.key_selector import KeySelector
-    from tidegate.state.slice_backend import KeyColumns, WindowRowsBackend
+    from tidegate.state.slice_backend import KeyColumns, RowsBackend
     from tidegate.task.operators.timers import Time
     from tidegate.types import RecordType
     from tidegate.wire.control import SubtaskRestore
-
-Moments = np.ndarray[Any, Any]
-
-
-class FiredMarks(CheckpointedFunction):
-    """How far the windows of each key group have fired, in event time."""
-
-    def __init__(self, key_groups: range, max_parallelism: int) -> None:
-        self._own = key_groups
-        self._marks = np.full(max_parallelism, MIN_WATERMARK, np.int64)
-        self.highest = MIN_WATERMARK  #: of our own key groups, as they were restored
-        self.watermark = MIN_WATERMARK
-
-    def initialize_state(self, ctx: InitializationContext, /) -> None:
-        self._stored = ctx.operator_state.union_list_state("fired", tuple[int, int, int])
-        for start, stop, mark in self._stored.get():
-            self._marks[start:stop] = np.maximum(self._marks[start:stop], mark)
-        self.highest = int(self._marks[self._own.start : self._own.stop].max())
-
-    def snapshot_state(self, ctx: SnapshotContext, /) -> None:
-        np.maximum(self._marks, self.watermark, out=self._marks)
-        own = self._marks[self._own.start : self._own.stop]
-        starts = np.flatnonzero(np.diff(own, prepend=own[0] - 1 if own[0] > MIN_WATERMARK else own[0] + 1))
-        stops = [*starts[1:].tolist(), len(own)]
-        runs = [(start, stop, int(own[start])) for start, stop in zip(starts.tolist(), stops, strict=True)]
-        offset = self._own.start
-        self._stored.set([(offset + a, offset + b, mark) for a, b, mark in runs if mark > MIN_WATERMARK])
-
-    def restored(self, groups: Moments) -> Moments:
-        return self._marks[groups]
-
-    def of(self, groups: Moments) -> Moments:
-        return np.maximum(self._marks[groups], self.watermark)
 
 
 class ColumnWindowOperator(RunningOperator):
@@ -78,7 +44,7 @@ class ColumnWindowOperator(RunningOperator):
         planned: PlannedOperator,
         subtask: int,
         windows: ColumnWindows,
-        backend: WindowRowsBackend,
+        backend: RowsBackend,
         keys: KeyColumns,
         key: KeySelector,
         input_type: RecordType,
@@ -97,7 +63,7 @@ class ColumnWindowOperator(RunningOperator):
         self._input_type = input_type
         self._time = time
         self._is_partial = input_type.field_names == windows.partial_columns
-        self._marks = FiredMarks(backend.key_groups, planned.max_parallelism)
+        self._marks = EventTimeMarks(backend.key_groups, planned.max_parallelism)
         self.keeper = keeper_for(self._marks, backend)
         self._reads_late = windows.late_tag in planned.operator.outputs
         self._late_dropped: Counter
@@ -136,7 +102,7 @@ class ColumnWindowOperator(RunningOperator):
 
     def _key_columns(self, batch: Batch) -> list[pa.Array]:
         try:
-            return key_columns(self._selector, self._windows, batch)
+            return window_keys(self._selector, self._windows, batch)
         except Exception as error:  # the user's key function, or a key that cannot be one
             raise OperatorFailed(self, error, place=self._key_place) from error
 
@@ -153,7 +119,7 @@ class ColumnWindowOperator(RunningOperator):
 
     def _fired_up_to(self, rows: pa.Table) -> Moments | None:
         """Of each row's key, where some have fired further than event time has come; else None."""
-        if self._marks.highest <= self._marks.watermark:
+        if not self._marks.are_ahead:
             return None
         hashes, _ = self._keys.stored(self._keys.column(rows))
         return self._marks.of(key_groups(hashes, self.planned.max_parallelism))
@@ -217,14 +183,8 @@ class ColumnWindowOperator(RunningOperator):
         self.emit(Batch(self.output_type, columns=self.output_type.conformed(columns), timestamps=stamps))
 
 
-def key_columns(selector: KeySelector, windows: ColumnWindows, batch: Batch) -> list[pa.Array]:
-    """The key of each record, as columns."""
+def window_keys(selector: KeySelector, windows: ColumnWindows, batch: Batch) -> list[pa.Array]:
+    """The key of each record, as columns; one key where windows are of all records."""
     if not windows.key_names:
         return [pa.array(np.zeros(len(batch), np.int64))]
-    column = selector.key_column(batch)
-    if column is None:
-        ((_, column),) = key_arrays(selector.key_type(), selector.keys_of(batch))
-    columns = [column] if len(windows.key_types) == 1 else column.flatten()
-    return [
-        each if each.type == type else each.cast(type) for each, type in zip(columns, windows.key_types, strict=True)
-    ]
+    return key_columns(selector, windows.key_types, batch)

@@ -12,20 +12,22 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.batch import Batch
-from tidegate.errors import ContractError
-from tidegate.functions.joins import LATE, LATE_RECORDS, SIDES, KeyedJoin
+from tidegate.functions.joins import LATE, LATE_RECORDS, KeyedJoin
 from tidegate.functions.user_metrics import UserMetrics
 from tidegate.ids import EVENT_TIMERS
-from tidegate.protocol.watermarks import IDLE, MAX_WATERMARK, MIN_WATERMARK
 from tidegate.state.backend import bind_states
 from tidegate.state.timers import TimerQueue
 from tidegate.task.operators.base import OperatorFailed, RunningOperator, key_place
+from tidegate.task.operators.checkpointed import keeper_for
+from tidegate.task.operators.event_time_marks import EventTimeMarks
+from tidegate.task.operators.late import held_back, refuse_join_without_time
 
 if TYPE_CHECKING:
     from tidegate.graph.plan import PlannedOperator
     from tidegate.graph.specs import KeyedJoinSpec
     from tidegate.state.backend import KeyedStateBackend
     from tidegate.types import RecordType
+    from tidegate.wire.control import SubtaskRestore
 
 
 class KeyedJoinOperator(RunningOperator):
@@ -40,6 +42,9 @@ class KeyedJoinOperator(RunningOperator):
         bind_states(spec.function, backend)
         self._inputs = [(key.row_key(), key.key_type().normalise_many) for key in spec.keys]
         self._key_places = [key_place(planned.operator, key) for key in spec.keys]
+        self._key_type = spec.keys[0].key_type()
+        self._marks = EventTimeMarks(backend.key_groups, planned.max_parallelism)
+        self.keeper = keeper_for(self._marks, backend)
         self._timers = TimerQueue(backend, EVENT_TIMERS)
         self._key: Any = None
         self._lefts: list[Any] = []
@@ -48,14 +53,14 @@ class KeyedJoinOperator(RunningOperator):
         self.user_metrics = UserMetrics()
         self._late = self.user_metrics.counter(LATE_RECORDS)
 
+    def open(self, restore: SubtaskRestore | None) -> None:
+        self._marks.watermark = self.watermark
+        super().open(restore)
+
     def process(self, batch: Batch, input_index: int) -> None:
         stamps = batch.timestamps
         if stamps is None:
-            raise ContractError(
-                f"{self.name} joins by event time, and the records of its {SIDES[input_index]} input have none: "
-                "call assign_timestamps_and_watermarks on it before key_by",
-                user_line=str(self.planned.operator.line),
-            )
+            refuse_join_without_time(self, input_index)
         row_key, normalise_many = self._inputs[input_index]
         rows = batch.rows()
         try:
@@ -65,8 +70,9 @@ class KeyedJoinOperator(RunningOperator):
         join, backend = self._join, self._keyed_backend
         late: list[int] = []
         takes_late = input_index == 1 and join.takes_late_right
-        for place, (row, key, stamp) in enumerate(zip(rows, keys, stamps.tolist(), strict=True)):
-            if stamp <= self.watermark and not takes_late:
+        marks = self._marks.of_keys(self._key_type, keys)
+        for place, (row, key, stamp, mark) in enumerate(zip(rows, keys, stamps.tolist(), marks, strict=True)):
+            if stamp <= mark and not takes_late:
                 late.append(place)
                 continue
             self._key = key
@@ -87,6 +93,7 @@ class KeyedJoinOperator(RunningOperator):
             self.emit_to(LATE[side], batch.pick(places, [rows[place] for place in places], record_type))
 
     def on_watermark(self, watermark: int) -> None:
+        self._marks.watermark = watermark
         for timestamp, key, _ in self._timers.due(watermark):
             self._key = key
             self._join.on_timer(timestamp, self)
@@ -94,10 +101,7 @@ class KeyedJoinOperator(RunningOperator):
         self._send()
 
     def pass_watermark(self, watermark: int) -> None:
-        """What has met nobody leaves with its own time, later than that: whoever comes next must not take it for late."""
-        if watermark not in (IDLE, MAX_WATERMARK) and self._join.hold_ms:
-            watermark = max(watermark - self._join.hold_ms, MIN_WATERMARK + 2)
-        super().pass_watermark(watermark)
+        super().pass_watermark(held_back(watermark, self._join.hold_ms))
 
     # -- for the join -------------------------------------------------------------------------------------------------
 

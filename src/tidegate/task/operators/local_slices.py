@@ -22,7 +22,7 @@ from tidegate.functions.windows import AlignedWindows
 from tidegate.protocol.watermarks import IDLE
 from tidegate.state.merging import Merging
 from tidegate.task.operators.base import OperatorFailed, RunningOperator, key_place
-from tidegate.task.operators.column_windows import key_columns
+from tidegate.task.operators.column_windows import window_keys
 from tidegate.task.operators.late import refuse_without_time
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class LocalSlicesOperator(RunningOperator):
         if batch.timestamps is None:
             refuse_without_time(self._aligned)
         try:
-            keys = key_columns(self._selector, self._windows, batch)
+            keys = window_keys(self._selector, self._windows, batch)
         except Exception as error:  # the user's key function, or a key that cannot be one
             raise OperatorFailed(self, error, place=self._key_place) from error
         rows = self._windows.partial(keys, batch.columns(), batch.timestamps)

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.state.session_rows import END, START, SessionRows
-from tidegate.task.operators.column_windows import ColumnWindowOperator, Moments
+from tidegate.task.operators.column_windows import ColumnWindowOperator
+from tidegate.task.operators.event_time_marks import Moments
 
 if TYPE_CHECKING:
     from tidegate.batch import Batch
@@ -62,9 +63,10 @@ class SessionWindowOperator(ColumnWindowOperator):
         """The sessions that have closed, and have something new."""
         whole = self._sessions.whole()
         assert whole is not None
-        ends = whole.column(END).to_numpy()
-        has_new = self._sessions.has_any_of(taken)
-        self._put_out_sessions(whole.filter(pa.array(has_new & (ends - 1 <= self._marks.watermark))))
+        rows = whole.filter(pa.array(self._sessions.has_any_of(taken)))
+        fired = self._fired_up_to(rows)
+        have_fired = rows.column(END).to_numpy() - 1 <= (self._marks.watermark if fired is None else fired)
+        self._put_out_at(rows.filter(pa.array(have_fired)))
 
     def _next_end(self) -> int | None:
         return self._sessions.first_end
@@ -83,9 +85,10 @@ class SessionWindowOperator(ColumnWindowOperator):
         self._sessions.keep(whole if kept.all() else whole.filter(pa.array(kept)))
 
     def _put_out_sessions(self, rows: pa.Table) -> None:
-        starts, ends = rows.column(START).to_numpy(), rows.column(END).to_numpy()
+        """At their end: without those that had fired before the restore."""
+        ends = rows.column(END).to_numpy()
         fired = self._restored_marks(rows, int(ends.min()) - 1) if len(ends) else None
-        if fired is not None:
-            again = fired < ends - 1
-            rows, starts, ends = rows.filter(pa.array(again)), starts[again], ends[again]
-        self._put_out(rows, starts, ends)
+        self._put_out_at(rows if fired is None else rows.filter(pa.array(fired < ends - 1)))
+
+    def _put_out_at(self, rows: pa.Table) -> None:
+        self._put_out(rows, rows.column(START).to_numpy(), rows.column(END).to_numpy())

@@ -17,7 +17,8 @@ from tidegate.functions.windows import AlignedWindows
 from tidegate.protocol.watermarks import MIN_WATERMARK
 from tidegate.state.slice_backend import NAMESPACE, moments_column, moments_of
 from tidegate.state.slices import RunningWindows, Slices, cut
-from tidegate.task.operators.column_windows import ColumnWindowOperator, Moments
+from tidegate.task.operators.column_windows import ColumnWindowOperator
+from tidegate.task.operators.event_time_marks import Moments
 
 if TYPE_CHECKING:
     from tidegate.batch import Batch
@@ -29,7 +30,16 @@ class SliceRows:
     """Slices, as their backend sees them."""
 
     def __init__(self, merging: Merging) -> None:
+        self.merging = merging
         self.slices = Slices(merging)
+
+    @property
+    def columns(self) -> list[str]:
+        return self.merging.columns
+
+    @property
+    def value_type(self) -> pa.StructType:
+        return self.merging.value_type
 
     def frozen(self) -> list[pa.Table]:
         tables = []
@@ -79,7 +89,17 @@ class SliceWindowOperator(ColumnWindowOperator):
                 in_windows = last > MIN_WATERMARK
                 self._set_aside(np.flatnonzero(late & in_windows), batch)
                 kept = np.flatnonzero(~late)
-                ends, rows = ends[kept], rows.take(pa.array(kept))
+                ends, rows, fired = ends[kept], rows.take(pa.array(kept)), None if fired is None else fired[kept]
+        if fired is None:
+            self._keep(ends, rows, watermark)
+            return
+        for mark in np.unique(fired).tolist():
+            of_mark = np.flatnonzero(fired == mark)
+            self._keep(ends[of_mark], rows.take(pa.array(of_mark)), mark)
+
+    def _keep(self, ends: Moments, rows: pa.Table, watermark: int) -> None:
+        """`watermark`: up to which windows of these keys have fired; those that allow lateness fire again."""
+        lateness, aligned = self._windows.lateness_ms, self._aligned
         again: dict[int, list[pa.Table]] = {}
         for end, part in cut(ends, rows):
             first = aligned.next_end(end, MIN_WATERMARK)
@@ -102,7 +122,7 @@ class SliceWindowOperator(ColumnWindowOperator):
         """A window that has fired, for the keys that have something new."""
         start = self._aligned.start_of(end)
         held = [self._slices.whole(each) for each in self._slices.between(start, end)]
-        self._put_out_window(self._windows.merging.merged_of(held, parts), start, end)
+        self._put_out_at(self._windows.merging.merged_of(held, parts), start, end)
 
     def _next_end(self) -> int | None:
         return self._due
@@ -129,8 +149,12 @@ class SliceWindowOperator(ColumnWindowOperator):
         return min((end for end in found if end is not None), default=None)
 
     def _put_out_window(self, rows: pa.Table, start: int, end: int) -> None:
+        """At its end: without the keys whose window had fired before the restore."""
         fired = self._restored_marks(rows, end - 1)
         if fired is not None:
             rows = rows.filter(pa.array(fired < end - 1))
+        self._put_out_at(rows, start, end)
+
+    def _put_out_at(self, rows: pa.Table, start: int, end: int) -> None:
         count = rows.num_rows
         self._put_out(rows, np.full(count, start, np.int64), np.full(count, end, np.int64))

@@ -30,13 +30,15 @@ from tidegate.functions.windowed import TRIGGER_STATE
 from tidegate.functions.windows import GLOBAL_WINDOW, TimeWindow
 from tidegate.graph.logical import MAIN_OUTPUT
 from tidegate.graph.user_code import mentions
-from tidegate.protocol.watermarks import MAX_WATERMARK
+from tidegate.protocol.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from tidegate.state.declarations import ABSENT, declared_states
 from tidegate.state.folding import merge_namespaces
 from tidegate.state.handles import ListHandle
 from tidegate.state.heap_tables import NO_KEY
 from tidegate.state.timers import Timer
 from tidegate.task.operators.base import OperatorFailed, key_place
+from tidegate.task.operators.checkpointed import keeper_for
+from tidegate.task.operators.event_time_marks import EventTimeMarks
 from tidegate.task.operators.fired_windows import Fired, records_of
 from tidegate.task.operators.late import LATE_RECORDS, refuse_without_time
 from tidegate.task.operators.process import FunctionOperator
@@ -85,6 +87,9 @@ class WindowOperator(FunctionOperator):
         self._key_places = [key_place(planned.operator, key) for key in keys]
         self._input_type = input_type
         self._timers = Timers(backend, time)
+        self._marks = EventTimeMarks(backend.key_groups, planned.max_parallelism)
+        self.keeper = keeper_for(self._marks, backend)
+        self._late_up_to = MIN_WATERMARK  #: for the key in work
         self._trigger_context = WindowTriggerContext(backend, self._timers)
         own = [name for name in declared_states(windowed) if name not in ("sessions", "timestamps")]
         #: The states that each window has: what it keeps, and its trigger's.
@@ -99,6 +104,8 @@ class WindowOperator(FunctionOperator):
         self._late: tuple[list[Any], list[int]] = ([], [])
 
     def open(self, restore: SubtaskRestore | None) -> None:
+        if self._assigner.is_event_time:
+            self._marks.watermark = self.watermark
         if restore is not None:
             self._timers.watermark = self.watermark
         super().open(restore)
@@ -131,7 +138,9 @@ class WindowOperator(FunctionOperator):
         has_stamps = batch.timestamps is not None
         stamps = batch.timestamps.tolist() if batch.timestamps is not None else times
         context = self._context
-        for row, key, normalised, time, stamp in zip(rows, keys, normalised_keys, times, stamps, strict=True):
+        marks = self._marks.of_keys(self._key_type, normalised_keys)
+        given = zip(rows, keys, normalised_keys, times, stamps, marks, strict=True)
+        for row, key, normalised, time, stamp, self._late_up_to in given:
             context.key = key
             context._timestamp = stamp if has_stamps else None
             self._timers.key = normalised
@@ -172,7 +181,7 @@ class WindowOperator(FunctionOperator):
 
     def _is_late(self, window: TimeWindow) -> bool:
         """Nothing is kept of such a window any more."""
-        return self._assigner.is_event_time and self._last_moment(window) <= self._timers.watermark
+        return self._assigner.is_event_time and self._last_moment(window) <= self._late_up_to
 
     def _last_moment(self, window: TimeWindow) -> int:
         if not self._assigner.is_event_time:
@@ -268,6 +277,8 @@ class WindowOperator(FunctionOperator):
         super().on_watermark(watermark)
         ends_again = watermark == self._timers.watermark == MAX_WATERMARK  # restored from after the end
         self._timers.watermark = watermark
+        if self._assigner.is_event_time:
+            self._marks.watermark = watermark
         if watermark < MAX_WATERMARK:
             self._run_timers(self._timers.event.due(watermark), "event")
         elif not ends_again:
