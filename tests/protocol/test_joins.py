@@ -188,7 +188,7 @@ CASES = [
 
 @pytest.mark.parametrize(("kind", "how"), CASES)
 def test_a_join_gives_what_its_line_of_sql_gives(kind: str, how: str) -> None:
-    for seed in range(2):
+    for seed in range(1 if kind in ASSIGNERS else 2):
         run_and_check(kind, how, seed)
 
 
