@@ -82,8 +82,8 @@ MUTANTS = (
         (
             Change(
                 "shown.py",
-                "        return shown_text(str(error))\n    except Exception as trouble:\n",
-                "        return shown_text(str(error))\n    except ZeroDivisionError as trouble:\n",
+                "    try:\n        text = str(error)\n    except Exception as trouble:\n",
+                "    try:\n        text = str(error)\n    except ZeroDivisionError as trouble:\n",
             ),
         ),
         (TEXT,),

@@ -158,7 +158,7 @@ class WatermarkOutput:
         self.watermark: int | None = None  #: the highest of this call
         self.idle = False
 
-    def emit_watermark(self, watermark: Any) -> None:
+    def emit_watermark(self, watermark: float | datetime) -> None:
         """No record up to this time (ms, or a datetime) will come any more. Ends idleness. One below an earlier one changes
         nothing."""
         given = milliseconds(watermark)
