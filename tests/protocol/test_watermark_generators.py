@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import tidegate as tg
 from tidegate.batch import Batch, Origins
+from tidegate.functions.watermarks import milliseconds
 from tidegate.graph.plan import plan_job
 from tidegate.protocol.watermarks import IDLE, MIN_WATERMARK
 from tidegate.task.operators.timers import Time
@@ -99,6 +104,41 @@ def test_a_periodic_generator_is_asked_while_no_record_comes_and_may_be_idle() -
     assert running.read(12) == []
     assert running.wait(0.2) == [12]
     assert running.operator.next_time() == pytest.approx(running.clock() + 0.2)
+
+
+def test_who_says_how_far_it_is_and_then_that_it_is_idle_has_said_both() -> None:
+    class Last(tg.WatermarkGenerator):
+        def on_event(self, value: Any, timestamp: int, output: tg.WatermarkOutput) -> None:
+            output.emit_watermark(timestamp)
+            if value < 0:
+                output.mark_idle()
+
+    running = Running(Last)
+
+    assert running.read(5, -9) == [9, IDLE]
+    assert running.read(7) == [9], "it is live again"
+
+
+def test_a_watermark_may_be_any_number_or_a_datetime() -> None:
+    output = tg.WatermarkOutput()
+    for given in (5.0, np.int64(7), datetime(1970, 1, 1, 0, 0, 0, 9_999)):
+        output.emit_watermark(given)
+        assert type(output.watermark) is int
+    assert output.watermark == 9
+    with pytest.raises(tg.TidegateError, match="not str"):
+        output.emit_watermark("soon")
+
+
+def test_a_datetime_is_the_millisecond_that_a_column_of_it_is() -> None:
+    rng = random.Random(5)
+    places = [(rng.randint(-(10**12), 4 * 10**12), rng.choice([0, 0, 1, 999])) for _ in range(20_000)]
+    moments = [datetime(1970, 1, 1) + timedelta(milliseconds=ms, microseconds=us) for ms, us in places]
+    zones = [timezone(timedelta(minutes=rng.randint(-700, 700))) for _ in moments]
+    aware = [moment.replace(tzinfo=UTC).astimezone(zone) for moment, zone in zip(moments, zones, strict=True)]
+    whole = pc.cast(pa.array(moments, pa.timestamp("us")), pa.timestamp("ms"), safe=False).cast(pa.int64()).to_pylist()
+
+    assert list(map(milliseconds, moments)) == whole
+    assert list(map(milliseconds, aware)) == whole
 
 
 def test_what_is_no_generator_is_refused() -> None:

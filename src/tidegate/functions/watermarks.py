@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Union
 
 from tidegate.durations import Duration, seconds
 from tidegate.errors import ConfigurationError, ContractError
+from tidegate.types.base import is_numpy_integer
 
 Timestamp = Union[str, Callable[[Any], Any]]
 NO_TIMESTAMP = -(2**63)  #: what an assigner is told the record had before: nothing
@@ -157,9 +158,11 @@ class WatermarkOutput:
         self.watermark: int | None = None  #: the highest of this call
         self.idle = False
 
-    def emit_watermark(self, watermark: int) -> None:
-        """No record up to this time (ms) will come any more. Ends idleness. One below an earlier one changes nothing."""
-        self.watermark = watermark if self.watermark is None else max(self.watermark, watermark)
+    def emit_watermark(self, watermark: float | datetime) -> None:
+        """No record up to this time (ms, or a datetime) will come any more. Ends idleness. One below an earlier one changes
+        nothing."""
+        given = milliseconds(watermark)
+        self.watermark = given if self.watermark is None else max(self.watermark, given)
         self.idle = False
 
     def mark_idle(self) -> None:
@@ -199,11 +202,13 @@ class TimestampAssigner:
 
 def milliseconds(value: Any) -> int:
     """A timestamp as the user gave it. :raises TypeError: for anything else."""
-    if isinstance(value, int) and not isinstance(value, bool):
+    if type(value) is int:
         return value
     if isinstance(value, datetime):
         return _of_datetime(value)
-    if isinstance(value, float):
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return int(value)
+    if is_numpy_integer(value):
         return int(value)
     raise ContractError(f"a timestamp must be milliseconds since the epoch or a datetime, not {type(value).__name__}")
 
@@ -213,4 +218,6 @@ def _of_datetime(value: datetime) -> int:
     plain = value.replace(tzinfo=None)
     if offset is not None:
         plain -= offset
-    return int((plain - datetime(1970, 1, 1)).total_seconds() * 1000)
+    # Towards 1970, as Arrow cuts microseconds off a column; never by way of seconds as a float, which lose a millisecond.
+    moments = (plain - datetime(1970, 1, 1)) // timedelta(microseconds=1)
+    return moments // 1000 if moments >= 0 else -(-moments // 1000)

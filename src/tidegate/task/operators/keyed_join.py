@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tidegate.graph.specs import KeyedJoinSpec
     from tidegate.state.backend import KeyedStateBackend
     from tidegate.types import RecordType
+    from tidegate.types.copying import Copier
 
 
 class KeyedJoinOperator(RunningOperator):
@@ -124,8 +125,20 @@ class KeyedJoinOperator(RunningOperator):
             self.emit(Batch(self.output_type, columns=columns, timestamps=stamps))
             return
         copy = self.copy
-        made = map(function, lefts, rights)
+        left, right = (type.copier() for type in self._spec.types)
+        made = map(function, _own_to_each(lefts, left), _own_to_each(rights, right))
         self.emit(Batch(self.output_type, list(made if copy is None else map(copy, made)), timestamps=stamps))
+
+
+def _own_to_each(rows: list[Any], copy: Copier | None) -> list[Any]:
+    """The same records, each of them one pair's alone: its function may change what it is given."""
+    if copy is None:
+        return rows
+    own, seen = [], set()
+    for row in rows:  # all copies are made before the function sees the first
+        own.append(copy(row) if id(row) in seen else row)
+        seen.add(id(row))
+    return own
 
 
 def _columns(record_type: RecordType, rows: list[Any]) -> list[pa.Array]:

@@ -74,19 +74,19 @@ class TimestampOperator(RunningOperator):
             )
         )
         marks = self._highest(batch.origins, stamps) if self._makers is None else self._generated(batch, stamps)
-        for split, mark in marks.items():
+        for split, said in marks.items():
             self._last_record[split] = now
-            if mark is not None:
+            for mark in said:
                 self._tell(self._valve.on_watermark(split, mark))
         if batch.origins is not None:
             for split in self._valve.watermarks.keys() - batch.origins.splits:
                 self._ended(split)
 
-    def _highest(self, origins: Origins | None, stamps: np.ndarray[Any, Any]) -> dict[str, int | None]:
+    def _highest(self, origins: Origins | None, stamps: np.ndarray[Any, Any]) -> dict[str, list[int]]:
         lag = self._strategy.out_of_orderness_ms + 1
-        return {split: highest - lag for split, highest in _highest(origins, stamps).items()}
+        return {split: [highest - lag] for split, highest in _highest(origins, stamps).items()}
 
-    def _generated(self, batch: Batch, stamps: np.ndarray[Any, Any]) -> dict[str, int | None]:
+    def _generated(self, batch: Batch, stamps: np.ndarray[Any, Any]) -> dict[str, list[int]]:
         """What the user's generators say after these records, by split."""
         assert self._makers is not None
         of = repeat(_WHOLE) if batch.origins is None else batch.origins.of
@@ -94,7 +94,7 @@ class TimestampOperator(RunningOperator):
         for split, row, stamp in zip(of, batch.rows(), stamps.tolist()):
             output = outputs.setdefault(split, WatermarkOutput())
             self._maker(split).on_event(row, stamp, output)
-        return {split: IDLE if output.idle else output.watermark for split, output in outputs.items()}
+        return {split: _said(output) for split, output in outputs.items()}
 
     def _maker(self, split: str) -> WatermarkGenerator:
         assert self._makers is not None
@@ -111,8 +111,7 @@ class TimestampOperator(RunningOperator):
         for split in [split for split in self._valve.watermarks if split in self._last_record]:
             output = WatermarkOutput()
             self._maker(split).on_periodic_emit(output)
-            mark = IDLE if output.idle else output.watermark
-            if mark is not None:
+            for mark in _said(output):
                 self._tell(self._valve.on_watermark(split, mark))
 
     def _reads(self, splits: frozenset[str], now: float) -> None:
@@ -185,6 +184,11 @@ class TimestampOperator(RunningOperator):
             return _column_milliseconds(batch.columns().column(where), where)
         values = (row[where] if isinstance(row, dict) else getattr(row, where) for row in batch.rows())
         return np.fromiter((milliseconds(value) for value in values), np.int64, len(batch))
+
+
+def _said(output: WatermarkOutput) -> list[int]:
+    """Who says how far it is, and then that it is idle, has said both."""
+    return [*([] if output.watermark is None else [output.watermark]), *([IDLE] if output.idle else [])]
 
 
 def _highest(origins: Origins | None, stamps: np.ndarray[Any, Any]) -> dict[str, int]:
