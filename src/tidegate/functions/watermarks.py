@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Union
 
-from tidegate.durations import Duration, seconds
+from tidegate.durations import Duration, duration_ms, seconds
 from tidegate.errors import ConfigurationError, ContractError
 
 Timestamp = Union[str, Callable[[Any], Any]]
@@ -49,7 +50,7 @@ class WatermarkStrategy:
         >>> strategy = tg.WatermarkStrategy.bounded_out_of_orderness("5s", timestamp=lambda click: click[1])
         >>> timed = clicks.assign_timestamps_and_watermarks(strategy)
         """
-        return cls(timestamp, int(seconds(bound, "bounded_out_of_orderness") * 1000))
+        return cls(timestamp, duration_ms(bound, "bounded_out_of_orderness"))
 
     @classmethod
     def for_monotonous_timestamps(cls) -> WatermarkStrategy:
@@ -67,7 +68,7 @@ class WatermarkStrategy:
         >>> strategy = tg.WatermarkStrategy.for_bounded_out_of_orderness("5s")
         >>> strategy = strategy.with_timestamp_assigner(lambda click, before: click[1])
         """
-        return cls(None, int(seconds(bound, "for_bounded_out_of_orderness") * 1000))
+        return cls(None, duration_ms(bound, "for_bounded_out_of_orderness"))
 
     @classmethod
     def for_generator(
@@ -136,7 +137,7 @@ class WatermarkStrategy:
         """
         if not isinstance(group, str) or not group:
             raise ConfigurationError(f"with_watermark_alignment: the group is a name, not {group!r}")
-        drift_ms = round(seconds(max_drift, "with_watermark_alignment") * 1000)
+        drift_ms = duration_ms(max_drift, "with_watermark_alignment")
         return replace(self, alignment=Alignment(group, drift_ms))
 
 
@@ -204,7 +205,7 @@ def milliseconds(value: Any) -> int:
     if isinstance(value, datetime):
         return _of_datetime(value)
     if isinstance(value, float):
-        return int(value)
+        return math.floor(value)
     raise ContractError(f"a timestamp must be milliseconds since the epoch or a datetime, not {type(value).__name__}")
 
 
@@ -213,4 +214,4 @@ def _of_datetime(value: datetime) -> int:
     plain = value.replace(tzinfo=None)
     if offset is not None:
         plain -= offset
-    return int((plain - datetime(1970, 1, 1)).total_seconds() * 1000)
+    return (plain - datetime(1970, 1, 1)) // timedelta(milliseconds=1)
