@@ -95,6 +95,9 @@ class FoldedAggregating(AggregatingHandle[In, Out]):
         self._value.set(other if own is ABSENT else merge(own, other))
 
 
+MERGING = (ListHandle, FoldedReducing, FoldedAggregating)  #: kinds of state of which two become one
+
+
 def merge_namespaces(backend: KeyedStateBackend, handle: Handle, target: bytes, sources: Iterable[bytes]) -> None:
     """Move what the current key has in the namespaces `sources` into `target`, in their order; they are empty then.
 
@@ -103,7 +106,7 @@ def merge_namespaces(backend: KeyedStateBackend, handle: Handle, target: bytes, 
 
     :raises ConfigurationError: for another kind of state, or an aggregation without `merge`.
     """
-    if not isinstance(handle, (ListHandle, FoldedReducing, FoldedAggregating)):
+    if not isinstance(handle, MERGING):
         raise ConfigurationError(
             "only list, reducing and aggregating state can be merged: of two values or maps under one key nothing says "
             "which is to stay. Keep the state of windows that merge in one of these kinds."

@@ -30,8 +30,8 @@ from tidegate.graph.logical import MAIN_OUTPUT
 from tidegate.graph.user_code import mentions
 from tidegate.protocol.watermarks import MAX_WATERMARK
 from tidegate.state.declarations import ABSENT, declared_states
-from tidegate.state.folding import merge_namespaces
-from tidegate.state.handles import ListHandle
+from tidegate.state.folding import MERGING, merge_namespaces
+from tidegate.state.handles import ListHandle, MapHandle
 from tidegate.state.heap_tables import NO_KEY
 from tidegate.state.timers import Timer
 from tidegate.task.operators.base import OperatorFailed, key_place
@@ -93,6 +93,8 @@ class WindowOperator(FunctionOperator):
         own = [name for name in declared_states(windowed) if name not in ("sessions", "timestamps")]
         #: The states that each window has: what it keeps, and its trigger's.
         self._kept_states = [windowed.__dict__[name] for name in own if not name.startswith(TRIGGER_STATE)]
+        declared = declared_states(windowed)
+        self._defaults = {windowed.__dict__[name]: getattr(declared[name], "default", None) for name in own}
         self._trigger_states = [windowed.__dict__[name] for name in own if name.startswith(TRIGGER_STATE)]
         if windowed.function is not None and mentions(windowed.function, OutputTag):
             self._look_for_tags = float("inf")
@@ -253,13 +255,22 @@ class WindowOperator(FunctionOperator):
                     handle.clear()
         context.merged = []
         moved = [namespace_of(session.kept_in) for session in joined if session.kept_in != into.kept_in]
-        if moved:
-            for handle in self._kept_handles():
+        for handle in self._kept_handles() if moved else ():
+            # Of values and maps nothing says how two become one. But they may be the key's alone: then no session has any.
+            if isinstance(handle, MERGING) or any(self._holds(handle, namespace) for namespace in moved):
                 merge_namespaces(self._states, handle, namespace_of(into.kept_in), moved)
 
     def _kept_handles(self) -> list[Any]:
         """The states of a session's records, which are one after a merge; the trigger has merged its own."""
         return [*self._kept_states, self._state.timestamps] if self._windowed.evictor is not None else self._kept_states
+
+    def _holds(self, handle: Any, namespace: bytes) -> bool:
+        """Of a value or a map."""
+        self._states.set_current_namespace(namespace)
+        if len(handle) if isinstance(handle, MapHandle) else handle.get() != self._defaults[handle]:
+            return True
+        handle.clear()  # a value that is the default may have been set
+        return False
 
     def _session_at(self, window: TimeWindow) -> Session | None:
         return next((session for session in self._sessions() if session.window == window), None)
@@ -289,8 +300,9 @@ class WindowOperator(FunctionOperator):
         super().end_input()
 
     def _run_timers(self, due: Iterator[Timer], domain: str, only_last: bool = False) -> None:
-        """`only_last`: those of windows' last moments, and no other."""
+        """`only_last`: those of windows' last moments, and no other. The global window, which has none, keeps its timers."""
         context = self._context
+        kept: list[Timer] = []
         for time, normalised, namespace in due:
             window = window_of(namespace)
             is_last = (
@@ -299,6 +311,8 @@ class WindowOperator(FunctionOperator):
                 and (domain == "event") == self._assigner.is_event_time
             )
             if only_last and not is_last:
+                if window == GLOBAL_WINDOW:
+                    kept.append(Timer(time, normalised, namespace))
                 continue
             self._timers.key = normalised
             context.key = self._key_type.denormalise(normalised)
@@ -318,6 +332,8 @@ class WindowOperator(FunctionOperator):
             self._act(result, window, kept_in)
             if is_last:
                 self._drop(window, kept_in)
+        for time, normalised, namespace in kept:
+            self._timers.processing.register(normalised, time, namespace)
         context.time_domain = None
         self._leave_key()
         self._flush()
