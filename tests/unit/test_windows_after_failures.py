@@ -206,6 +206,7 @@ def test_triggers_and_evictors_notice_no_failure(trigger: str) -> None:
             windows = windows.evictor(evictor)
         return windows.process(Spoken(), returns=tuple[str, int, int, list[int], int, int])
 
+    emitted = 0
     for assigner in (SESSIONS["session"], tg.SlidingEventTimeWindows("4s", "2s"), tg.GlobalWindows()):
         if not assigner.is_event_time and trigger.startswith(("at the end", "every so often")):
             continue  # no watermark ends a global window
@@ -230,7 +231,8 @@ def test_triggers_and_evictors_notice_no_failure(trigger: str) -> None:
             if rng.random() < 0.1:
                 shaken.restore(shaken.snapshot(), backend=rng.choice(["hashmap", "rocksdb"]))
         assert in_no_order(calm.end_input()) == in_no_order(shaken.end_input())
-        assert calm.output
+        emitted += len(calm.output)
+    assert emitted
 
 
 def in_no_order(rows: list[Any]) -> tuple[list[Any], list[Any]]:

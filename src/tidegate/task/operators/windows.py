@@ -30,8 +30,8 @@ from tidegate.graph.logical import MAIN_OUTPUT
 from tidegate.graph.user_code import mentions
 from tidegate.protocol.watermarks import MAX_WATERMARK
 from tidegate.state.declarations import ABSENT, declared_states
-from tidegate.state.folding import MERGING, merge_namespaces
-from tidegate.state.handles import ListHandle, MapHandle
+from tidegate.state.folding import merge_namespaces
+from tidegate.state.handles import ListHandle
 from tidegate.state.heap_tables import NO_KEY
 from tidegate.state.timers import Timer
 from tidegate.task.operators.base import OperatorFailed, key_place
@@ -89,12 +89,13 @@ class WindowOperator(FunctionOperator):
         self._key_place = key_place(planned.operator, key)
         self._input_type = input_type
         self._timers = Timers(backend, time)
+        self._end_timers = self._timers.event if self._assigner.is_event_time else self._timers.processing
         self._trigger_context = WindowTriggerContext(backend, self._timers)
-        own = [name for name in declared_states(windowed) if name not in ("sessions", "timestamps")]
+        declared = declared_states(windowed)
+        self._defaults = {windowed.__dict__[name]: getattr(each, "default", None) for name, each in declared.items()}
+        own = [name for name in declared if name not in ("sessions", "timestamps")]
         #: The states that each window has: what it keeps, and its trigger's.
         self._kept_states = [windowed.__dict__[name] for name in own if not name.startswith(TRIGGER_STATE)]
-        declared = declared_states(windowed)
-        self._defaults = {windowed.__dict__[name]: getattr(declared[name], "default", None) for name in own}
         self._trigger_states = [windowed.__dict__[name] for name in own if name.startswith(TRIGGER_STATE)]
         if windowed.function is not None and mentions(windowed.function, OutputTag):
             self._look_for_tags = float("inf")
@@ -185,12 +186,10 @@ class WindowOperator(FunctionOperator):
 
     def _set_last_timer(self, window: TimeWindow) -> None:
         if window != GLOBAL_WINDOW:
-            timers = self._timers.event if self._assigner.is_event_time else self._timers.processing
-            timers.register(self._timers.key, self._last_moment(window), namespace_of(window))
+            self._end_timers.register(self._timers.key, self._last_moment(window), namespace_of(window))
 
     def _delete_last_timer(self, window: TimeWindow) -> None:
-        timers = self._timers.event if self._assigner.is_event_time else self._timers.processing
-        timers.delete(self._timers.key, self._last_moment(window), namespace_of(window))
+        self._end_timers.delete(self._timers.key, self._last_moment(window), namespace_of(window))
 
     def _enter(self, window: TimeWindow) -> None:
         self._states.set_current_namespace(namespace_of(window))
@@ -255,22 +254,13 @@ class WindowOperator(FunctionOperator):
                     handle.clear()
         context.merged = []
         moved = [namespace_of(session.kept_in) for session in joined if session.kept_in != into.kept_in]
+        target = namespace_of(into.kept_in)
         for handle in self._kept_handles() if moved else ():
-            # Of values and maps nothing says how two become one. But they may be the key's alone: then no session has any.
-            if isinstance(handle, MERGING) or any(self._holds(handle, namespace) for namespace in moved):
-                merge_namespaces(self._states, handle, namespace_of(into.kept_in), moved)
+            merge_namespaces(self._states, handle, target, moved, default=self._defaults[handle])
 
     def _kept_handles(self) -> list[Any]:
         """The states of a session's records, which are one after a merge; the trigger has merged its own."""
         return [*self._kept_states, self._state.timestamps] if self._windowed.evictor is not None else self._kept_states
-
-    def _holds(self, handle: Any, namespace: bytes) -> bool:
-        """Of a value or a map."""
-        self._states.set_current_namespace(namespace)
-        if len(handle) if isinstance(handle, MapHandle) else handle.get() != self._defaults[handle]:
-            return True
-        handle.clear()  # a value that is the default may have been set
-        return False
 
     def _session_at(self, window: TimeWindow) -> Session | None:
         return next((session for session in self._sessions() if session.window == window), None)
