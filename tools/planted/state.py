@@ -8,6 +8,7 @@ _UNSETTLED = ("tests/unit/test_rocksdb_unsettled.py",)
 _THREADS = ("tests/unit/test_heap_increment_threads.py",)
 _TIMERS = ("tests/unit/test_timer_queue.py",)
 _SIZES = ("tests/unit/test_state_section_sizes.py",)
+_RESTORED_RUNS = ("tests/unit/test_runs.py", "tests/unit/test_runs_model.py")
 _RUNS = ("tests/unit/test_runs.py",)
 _MODEL = ("tests/unit/test_state_model.py",)
 
@@ -301,8 +302,8 @@ MUTANTS = (
         (
             Change(
                 "state/run_files.py",
-                "columns = read_columns(folder / name).within(first, last)\n                if",
-                "columns = read_columns(folder / name)\n                if",
+                "    within = columns.within(*order_range(groups, max_parallelism)) if groups else columns.slice(0, 0)\n",
+                "    within = columns\n",
             ),
         ),
         _RUNS,
@@ -330,5 +331,41 @@ MUTANTS = (
             ),
         ),
         ("tests/unit/test_rocksdb_backend.py",),
+    ),
+    Mutant(
+        "rows-of-others-come-back",
+        "the next checkpoint says of a file that was taken over in part that all of it counts",
+        (
+            Change(
+                "state/runs.py",
+                "        return self.name if counting is None else (self.name, counting.start, counting.stop - 1)\n",
+                "        return self.name\n",
+            ),
+        ),
+        _RESTORED_RUNS,
+    ),
+    Mutant(
+        "one-name-for-two-files",
+        "files that two old subtasks bring keep their names, which may be the same",
+        (Change("state/run_files.py", "(name if keep_names else new_name())", "name"),),
+        _RESTORED_RUNS,
+    ),
+    Mutant(
+        "merge-in-steps-of-one-run",
+        "how much is merged at once is measured in one of the runs, and others have their rows elsewhere",
+        (
+            Change(
+                "state/runs.py",
+                "chain.from_iterable(_every(apart, run) for run in runs)",
+                "_every(apart, max(runs, key=lambda run: run.rows))",
+            ),
+        ),
+        _RUNS,
+    ),
+    Mutant(
+        "two-zeros-two-keys",
+        "windows over columns take 0.0 and -0.0 for two keys",
+        (Change("state/key_columns.py", '    if key_type.name == "float":\n', "    if False:\n"),),
+        ("tests/unit/test_column_windows.py",),
     ),
 )

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 import pyarrow as pa
+import pyarrow.types as pat
 from typing_extensions import TypeVar
 
 from tidegate.api.aggregates import AggregateFunction
 from tidegate.api.building import Asked, add_operator, declared_type, need_instance
 from tidegate.api.results import WindowResults
 from tidegate.api.transformable import returned_type
-from tidegate.durations import Duration, seconds
+from tidegate.durations import Duration, duration_ms
 from tidegate.errors import ConfigurationError, GraphError
 from tidegate.functions.checkpointed import CheckpointedFunction
 from tidegate.functions.class_form import ReduceFunction
@@ -31,7 +32,7 @@ from tidegate.graph.logical import MAIN_OUTPUT
 from tidegate.state.canonical_rows import column_type
 from tidegate.state.declarations import AggregatingState, Declaration, ListState, ReducingState
 from tidegate.state.keys import TupleKey
-from tidegate.types import Pickled, RecordType, record_type
+from tidegate.types import Pickled, RecordType, field_type, record_type
 
 if TYPE_CHECKING:
     from tidegate.api.keyed import KeyedStream
@@ -101,7 +102,7 @@ class WindowedStream(Generic[K, T]):
             raise ConfigurationError(
                 f'allowed_lateness: {lateness!r} is negative: a window cannot close before its end. Give "0s" or more.'
             )
-        return self._with(lateness_ms=int(seconds(lateness, "allowed_lateness") * 1000))
+        return self._with(lateness_ms=duration_ms(lateness, "allowed_lateness"))
 
     def side_output_late_data(self, tag: OutputTag) -> WindowedStream[K, T]:
         """PyFlink's way to name the stream of late records: it is read by `side_output(tag)` of the result.
@@ -239,6 +240,11 @@ class WindowedStream(Generic[K, T]):
                 "aggregate with columns needs a key of one type: say it in key_by(..., key_type=str)"
             )
         key_types = list(column.arrow) if len(key_names) > 1 else [column.arrow]
+        if any(pat.is_nested(getattr(each, "type", each)) for each in key_types):
+            raise ConfigurationError(
+                f"aggregate with columns needs a key of one value, or a tuple of several values, and this one is "
+                f"{key.key_type().name}. Take it apart: key_by(...) a tuple of its parts."
+            )
         assert stream._type.schema is not None
         windows = declare_columns(
             assigner=options.assigner,
@@ -256,7 +262,7 @@ class WindowedStream(Generic[K, T]):
         return WindowResults.of(stream._env, uid, out, options.late, stream._type)
 
     def _check_for_columns(self, aggregates: dict[str, ColumnAggregate]) -> None:
-        options = self._options
+        options, records = self._options, self._keyed._stream._type
         if not aggregates:
             raise GraphError(
                 'aggregate needs an AggregateFunction, or columns: aggregate(n=tg.count(), top=tg.max("price"))'
@@ -266,6 +272,13 @@ class WindowedStream(Generic[K, T]):
                 f"aggregate with columns takes tumbling, sliding, cumulative and session windows, not {options.assigner!r}: "
                 "give an AggregateFunction, or use process_batches"
             )
+        for name, aggregate in aggregates.items():
+            for column in aggregate.columns if getattr(aggregate, "compares", False) else ():
+                if column in records.field_names and _is_decimal(records, column):
+                    raise ConfigurationError(
+                        f"aggregate({name}={aggregate!r}): a Decimal is text in its column, which compares 9 above 10 and "
+                        "1.0 beside 1.00. Give an AggregateFunction, or a column of pa.decimal128(...)."
+                    )
         if options.trigger is not None or options.evictor is not None:
             raise ConfigurationError(
                 "aggregate with columns puts windows out when they close: with a trigger or an evictor give an "
@@ -337,6 +350,11 @@ class WindowedStream(Generic[K, T]):
                 f"{type(function).__name__}: the function of a window keeps state of its windows and keys alone. What belongs "
                 "to the whole subtask goes into a KeyedProcessFunction."
             )
+
+
+def _is_decimal(records: RecordType, column: str) -> bool:
+    declared = field_type(records, column)
+    return declared is not None and declared.name in ("Decimal", "optional[Decimal]")
 
 
 def key_names_of(key: KeySelector) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Union
 
-from tidegate.durations import Duration, seconds
+from tidegate.durations import Duration, duration_ms, seconds
 from tidegate.errors import ConfigurationError, ContractError
 from tidegate.types.base import is_numpy_integer
 
@@ -50,7 +51,7 @@ class WatermarkStrategy:
         >>> strategy = tg.WatermarkStrategy.bounded_out_of_orderness("5s", timestamp=lambda click: click[1])
         >>> timed = clicks.assign_timestamps_and_watermarks(strategy)
         """
-        return cls(timestamp, int(seconds(bound, "bounded_out_of_orderness") * 1000))
+        return cls(timestamp, duration_ms(bound, "bounded_out_of_orderness"))
 
     @classmethod
     def for_monotonous_timestamps(cls) -> WatermarkStrategy:
@@ -68,7 +69,7 @@ class WatermarkStrategy:
         >>> strategy = tg.WatermarkStrategy.for_bounded_out_of_orderness("5s")
         >>> strategy = strategy.with_timestamp_assigner(lambda click, before: click[1])
         """
-        return cls(None, int(seconds(bound, "for_bounded_out_of_orderness") * 1000))
+        return cls(None, duration_ms(bound, "for_bounded_out_of_orderness"))
 
     @classmethod
     def for_generator(
@@ -137,7 +138,7 @@ class WatermarkStrategy:
         """
         if not isinstance(group, str) or not group:
             raise ConfigurationError(f"with_watermark_alignment: the group is a name, not {group!r}")
-        drift_ms = round(seconds(max_drift, "with_watermark_alignment") * 1000)
+        drift_ms = duration_ms(max_drift, "with_watermark_alignment")
         return replace(self, alignment=Alignment(group, drift_ms))
 
 
@@ -207,7 +208,7 @@ def milliseconds(value: Any) -> int:
     if isinstance(value, datetime):
         return _of_datetime(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return int(value)
+        return math.floor(value)
     if is_numpy_integer(value):
         return int(value)
     raise ContractError(f"a timestamp must be milliseconds since the epoch or a datetime, not {type(value).__name__}")
@@ -218,6 +219,4 @@ def _of_datetime(value: datetime) -> int:
     plain = value.replace(tzinfo=None)
     if offset is not None:
         plain -= offset
-    # Towards 1970, as Arrow cuts microseconds off a column; never by way of seconds as a float, which lose a millisecond.
-    moments = (plain - datetime(1970, 1, 1)) // timedelta(microseconds=1)
-    return moments // 1000 if moments >= 0 else -(-moments // 1000)
+    return (plain - datetime(1970, 1, 1)) // timedelta(milliseconds=1)

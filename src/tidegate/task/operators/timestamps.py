@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidegate.batch import Batch, Origins
 from tidegate.errors import ContractError
@@ -30,6 +29,7 @@ from tidegate.task.operators.base import RunningOperator
 from tidegate.task.operators.timers import Time
 from tidegate.wire.control import SubtaskRestore
 
+_IN_A_MS = {"us": 1_000, "ns": 1_000_000}
 _WHOLE = ""  #: stands for all splits, where the source does not tell them apart
 
 
@@ -205,8 +205,11 @@ def _highest(origins: Origins | None, stamps: np.ndarray[Any, Any]) -> dict[str,
 def _column_milliseconds(column: pa.Array, name: str) -> np.ndarray[Any, Any]:
     if column.null_count:
         raise ContractError(f"the timestamp column {name!r} has nulls")
+    if pa.types.is_timestamp(column.type) and column.type.unit in _IN_A_MS:
+        fine: np.ndarray[Any, Any] = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return fine // _IN_A_MS[column.type.unit]  # also before 1970 a moment belongs to the millisecond that has begun
     if pa.types.is_timestamp(column.type):
-        column = pc.cast(column, pa.timestamp("ms", column.type.tz), safe=False)
+        column = column.cast(pa.timestamp("ms", column.type.tz))
     elif not pa.types.is_integer(column.type):
         raise ContractError(f"the timestamp column {name!r} is {column.type}; it must be milliseconds or a timestamp")
     stamps: np.ndarray[Any, Any] = column.cast(pa.int64()).to_numpy(zero_copy_only=False)

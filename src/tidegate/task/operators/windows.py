@@ -89,8 +89,11 @@ class WindowOperator(FunctionOperator):
         self._key_place = key_place(planned.operator, key)
         self._input_type = input_type
         self._timers = Timers(backend, time)
+        self._end_timers = self._timers.event if self._assigner.is_event_time else self._timers.processing
         self._trigger_context = WindowTriggerContext(backend, self._timers)
-        own = [name for name in declared_states(windowed) if name not in ("sessions", "timestamps")]
+        declared = declared_states(windowed)
+        self._defaults = {windowed.__dict__[name]: getattr(each, "default", None) for name, each in declared.items()}
+        own = [name for name in declared if name not in ("sessions", "timestamps")]
         #: The states that each window has: what it keeps, and its trigger's.
         self._kept_states = [windowed.__dict__[name] for name in own if not name.startswith(TRIGGER_STATE)]
         self._trigger_states = [windowed.__dict__[name] for name in own if name.startswith(TRIGGER_STATE)]
@@ -183,12 +186,10 @@ class WindowOperator(FunctionOperator):
 
     def _set_last_timer(self, window: TimeWindow) -> None:
         if window != GLOBAL_WINDOW:
-            timers = self._timers.event if self._assigner.is_event_time else self._timers.processing
-            timers.register(self._timers.key, self._last_moment(window), namespace_of(window))
+            self._end_timers.register(self._timers.key, self._last_moment(window), namespace_of(window))
 
     def _delete_last_timer(self, window: TimeWindow) -> None:
-        timers = self._timers.event if self._assigner.is_event_time else self._timers.processing
-        timers.delete(self._timers.key, self._last_moment(window), namespace_of(window))
+        self._end_timers.delete(self._timers.key, self._last_moment(window), namespace_of(window))
 
     def _enter(self, window: TimeWindow) -> None:
         self._states.set_current_namespace(namespace_of(window))
@@ -253,9 +254,9 @@ class WindowOperator(FunctionOperator):
                     handle.clear()
         context.merged = []
         moved = [namespace_of(session.kept_in) for session in joined if session.kept_in != into.kept_in]
-        if moved:
-            for handle in self._kept_handles():
-                merge_namespaces(self._states, handle, namespace_of(into.kept_in), moved)
+        target = namespace_of(into.kept_in)
+        for handle in self._kept_handles() if moved else ():
+            merge_namespaces(self._states, handle, target, moved, default=self._defaults[handle])
 
     def _kept_handles(self) -> list[Any]:
         """The states of a session's records, which are one after a merge; the trigger has merged its own."""
@@ -289,8 +290,9 @@ class WindowOperator(FunctionOperator):
         super().end_input()
 
     def _run_timers(self, due: Iterator[Timer], domain: str, only_last: bool = False) -> None:
-        """`only_last`: those of windows' last moments, and no other."""
+        """`only_last`: those of windows' last moments, and no other. The global window, which has none, keeps its timers."""
         context = self._context
+        kept: list[Timer] = []
         for time, normalised, namespace in due:
             window = window_of(namespace)
             is_last = (
@@ -299,6 +301,8 @@ class WindowOperator(FunctionOperator):
                 and (domain == "event") == self._assigner.is_event_time
             )
             if only_last and not is_last:
+                if window == GLOBAL_WINDOW:
+                    kept.append(Timer(time, normalised, namespace))
                 continue
             self._timers.key = normalised
             context.key = self._key_type.denormalise(normalised)
@@ -318,6 +322,8 @@ class WindowOperator(FunctionOperator):
             self._act(result, window, kept_in)
             if is_last:
                 self._drop(window, kept_in)
+        for time, normalised, namespace in kept:
+            self._timers.processing.register(normalised, time, namespace)
         context.time_domain = None
         self._leave_key()
         self._flush()
