@@ -156,6 +156,18 @@ def test_a_merge_goes_in_small_steps_however_short_the_parts_are() -> None:
         assert np.concatenate([step.order for step in steps]).tolist() == orders.tolist()
 
 
+def test_a_merge_goes_in_small_steps_when_the_runs_are_of_different_subtasks() -> None:
+    orders = np.arange(40_000, dtype=np.uint64)
+    rows = Columns(orders, orders.astype(np.int64), orders.astype(np.int64), np.ones(len(orders), np.bool_))
+    runs = [Run([Loaded(rows.slice(start, stop))]) for start, stop in ((0, 30_000), (30_000, 39_000), (39_000, 40_000))]
+    for order in itertools.permutations(runs):
+        steps = list(merged(order, forget_absent=True, part_bytes=100 * 26))
+
+        assert max(map(len, steps)) <= 101 + 3 * 9
+        assert len(steps) <= 501
+        assert np.concatenate([step.order for step in steps]).tolist() == orders.tolist()
+
+
 def test_a_batch_is_written_together_however_little_memory_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +245,34 @@ def test_files_are_taken_over_as_they_are_and_rows_of_foreign_key_groups_do_not_
 
     assert dict(again.rows()) == {key: value + 1000 for key, value in values.items()}
     for each in (cold, again, *(half for *_, half in halves)):
+        each.close()
+
+
+def test_rows_that_nobody_has_taken_over_stay_away_after_any_number_of_restores(tmp_path: Path) -> None:
+    """From one to two and back: both bring the same file, and of each only its own half counts, in later checkpoints too."""
+    cold = new_cold(tmp_path / "one")
+    put(cold, {key: key for key in range(500)})
+    chk = checkpoint(cold, tmp_path / "chk")
+    halves = []
+    for name, own in (("low", range(GROUPS // 2)), ("high", range(GROUPS // 2, GROUPS))):
+        half = new_cold(tmp_path / name, own)
+        taken_over(copy_of(chk, tmp_path / f"{name}-files"), required(chk), "total", own, half)
+        halves.append((own, half))
+    mine = list(dict(halves[1][1].rows()))
+    put(halves[1][1], {key: -key for key in mine})
+    expected = {key: -key if key in mine else key for key in range(500)}
+    folders = [(own, checkpoint(half, tmp_path / f"{own.start}-chk")) for own, half in halves]
+    opened = [cold, *(half for _, half in halves)]
+    for turn in range(3):
+        again = new_cold(tmp_path / f"again-{turn}")
+        opened.append(again)
+        for own, folder in folders:
+            taken_over(folder, required(folder), "total", own, again, keep_names=len(folders) == 1)
+        assert dict(again.rows()) == expected
+        folders = [(range(GROUPS), checkpoint(again, tmp_path / f"chk-{turn}"))]
+        stored = rows_of(folders[0][1], required(folders[0][1]), "total", b"\0\0", GROUPS.to_bytes(2, "big"))
+        assert len(list(stored)) == 500
+    for each in opened:
         each.close()
 
 

@@ -33,7 +33,7 @@ import pyarrow as pa
 from tidegate.errors import StorageError
 from tidegate.state.key_hash import hash_int64s
 from tidegate.state.namespaces import split_namespaces
-from tidegate.state.runs import Column, Columns, Loaded, Part, Run, find_in, listed, merged, order_of, take
+from tidegate.state.runs import Column, Columns, Loaded, Part, Run, StoredPart, find_in, listed, merged, order_of, take
 
 if TYPE_CHECKING:
     from tidegate.state.rocksdb_keys import Addresses
@@ -343,15 +343,12 @@ class FrozenCold:
         if self._changed is not None:
             self._cold.settle(self._changed)
 
-    def link(self, folder: Path) -> dict[str, list[list[str]]]:
-        """Every part as a link in the folder, once it is settled; the names of each tier's runs, newest first."""
+    def link(self, folder: Path) -> dict[str, list[list[StoredPart]]]:
+        """Every part as a link in the folder, once it is settled; each tier's runs, newest first."""
         newest = {} if self._changed is None else self._changed.runs
-        named: dict[str, list[list[str]]] = {}
+        linked: dict[str, list[list[StoredPart]]] = {}
         for name, older in self._older.items():
             runs = (newest[name], *older) if name in newest else older
-            named[name] = [[part.name for part in run.parts] for run in runs]
             with self._cold.local_disk():
-                for run in runs:
-                    for part in run.parts:
-                        part.link(folder)
-        return named
+                linked[name] = [[part.link(folder) for part in run.parts] for run in runs]
+        return linked

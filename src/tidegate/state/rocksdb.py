@@ -44,7 +44,7 @@ from tidegate.state.rocksdb_options import RocksMemory, RocksSettings, database_
 from tidegate.state.rocksdb_properties import properties_of
 from tidegate.state.rocksdb_rows import MapKeys, cells_of
 from tidegate.state.rocksdb_sections import stored_sections
-from tidegate.state.rocksdb_store import Family, RocksStore, RowFormat, StoredStates, row_format
+from tidegate.state.rocksdb_store import Family, RocksStore, RowFormat, StoredStates, local_disk, row_format
 from tidegate.state.rocksdb_timers import RocksTimers
 from tidegate.state.rocksdb_values import ColdValues, HotValues, RocksValues, rocks_intake, rocks_value
 from tidegate.state.run_files import RunsOf, runs_of, taken_over
@@ -242,7 +242,7 @@ class RocksStateBackend(TableBackend[Table]):
             table.rebind()
             if isinstance(table, ColdTable):
                 if stored is not None and name in stored.states:
-                    taken_over(self._store.folder, stored, name, self.key_groups, table.cold)
+                    taken_over(self._store.folder, stored, name, self.key_groups, table.cold, keep_names=True)
                 else:
                     table.load_rows(self._store.dropped_rows(table.declaration))
         for path in self._store.folder.glob(f"*{RUN_SUFFIX}"):
@@ -348,7 +348,11 @@ class RocksSnapshot(KeyedSnapshot):
             table.written()
         if not self._released.is_set():
             self._store.checkpoint(self._folder)
-            self._link_runs()
+            try:
+                self._link_runs()
+            except BaseException:  # made anew when it is tried again
+                shutil.rmtree(self._folder, ignore_errors=True)
+                raise
         self._changes = []
 
     def _link_runs(self) -> None:
@@ -357,7 +361,8 @@ class RocksSnapshot(KeyedSnapshot):
         ]
         if frozen:
             states = {name: changes.link(self._folder) for name, changes in frozen}
-            RunsOf(self._max_parallelism, states).write(self._folder)
+            with local_disk(self._folder):
+                RunsOf(self._max_parallelism, states).write(self._folder)
 
     def sections(self) -> Iterator[Section]:
         self._settled()

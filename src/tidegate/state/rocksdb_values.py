@@ -172,8 +172,8 @@ class HotValues(Table):
 
     def _take_dirty(self) -> dict[Any, Any]:
         taken, self.dirty = self.dirty, {}
-        self.handed_over = taken
-        if taken:
+        if taken:  # else what a snapshot has taken over stays in reach
+            self.handed_over = taken
             if self._ahead:
                 self._ahead.update((key, taken[key]) for key in self._ahead.keys() & taken.keys())
             self._saw(self.dirty_bytes, len(taken))

@@ -11,7 +11,8 @@ A run is what was written together, in the order of the keys' hashes; of several
 A run is cut into parts, a file each (an Arrow IPC file of one batch, mapped into memory: a read costs no system call, and the
 kernel decides what of it stays). Lookups, sorting and merging are NumPy's and Arrow's, which let the GIL go.
 
-Invariant 1. A part never changes, and no name is given twice. Its file is deleted when nobody refers to the part any more.
+Invariant 1. A part never changes, and in a folder no two have one name. Its file is deleted when nobody refers to the part any
+             more.
 Invariant 2. In a run each identity is there once, and the parts' ranges of hashes do not overlap.
 """
 
@@ -25,6 +26,7 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -171,19 +173,25 @@ class Loaded:
         self.first, self.last = int(columns.order[0]), int(columns.order[-1])
 
 
+#: As a checkpoint names it: the file; and the key groups that count, first and last, where it has rows of others too.
+StoredPart = str | tuple[str, int, int]
+
+
 class Part(Loaded):
     """Rows in a file, which goes when this does."""
 
-    def __init__(self, path: Path, columns: Columns) -> None:
+    def __init__(self, path: Path, columns: Columns, counting: range | None = None) -> None:
+        """`counting`: the key groups that `columns` are of, where the file has rows of others too."""
         super().__init__(columns)
         self.name = path.name
         self.path = path
+        self._counting = counting
         weakref.finalize(self, _unlink, str(path))
 
     @staticmethod
     def write(folder: Path, columns: Columns) -> Part:
         """:raises OSError: and nothing is left behind."""
-        path = folder / (secrets.token_hex(8) + RUN_SUFFIX)
+        path = folder / new_name()
         arrays = [_stored(columns.order), _stored(columns.identity), _stored(columns.cell), _stored(columns.present)]
         checksum = str(_checksum(arrays)).encode()
         schema = pa.schema(
@@ -198,12 +206,19 @@ class Part(Loaded):
             _unlink(str(path))
             raise
 
-    def link(self, folder: Path) -> None:
+    def link(self, folder: Path) -> StoredPart:
         os.link(self.path, folder / self.name)
+        counting = self._counting
+        return self.name if counting is None else (self.name, counting.start, counting.stop - 1)
 
     def check(self) -> None:
         """:raises CheckpointDamaged: when the file is not what was written."""
         read_columns(self.path, check=True)
+
+
+def new_name() -> str:
+    """Of a part."""
+    return secrets.token_hex(8) + RUN_SUFFIX
 
 
 def read_columns(path: Path, *, check: bool = False) -> Columns:
@@ -292,15 +307,21 @@ def find_in(runs: Sequence[Run], order: Array, identity: Column) -> Iterator[tup
 
 
 def merged(runs: Sequence[Run], *, forget_absent: bool, part_bytes: int) -> Iterator[Columns]:
-    """The rows of several runs (newest first) as those of one, in order, about `part_bytes` at a time."""
+    """The rows of several runs (newest first) as those of one, in order, about `part_bytes` at a time.
+
+    Runs need not have rows of the same key groups: after a rescale they are of different subtasks.
+    """
     if not runs:
         return
-    largest = max(runs, key=lambda run: run.rows)
-    total = sum(run.rows for run in runs)
-    row_bytes = sum(part.columns.size_bytes for part in largest.parts) // max(1, largest.rows) + 1
-    step = max(1, part_bytes // row_bytes * largest.rows // total)
+    rows = sum(run.rows for run in runs)
+    size_bytes = sum(part.columns.size_bytes for run in runs for part in run.parts)
+    step = max(1, part_bytes // (size_bytes // rows + 1))
+    apart = max(1, step // (4 * len(runs)))  # so finely each run is looked at, as it may have all rows of a range
+    samples = sorted(chain.from_iterable(_every(apart, run) for run in runs))
     first = 0
-    for last in [*_every(step, largest), MAX_ORDER]:
+    for last in [*samples[step // apart - 1 :: step // apart], MAX_ORDER]:
+        if last < first:
+            continue  # a hash that several runs have
         pieces = [piece for run in runs for piece in run.pieces(first, last)]
         first = last + 1
         if pieces:
