@@ -289,7 +289,7 @@ def test_clean_up_looks_at_no_more_than_its_budget_and_comes_round_to_everything
         calls += 1
         assert calls < 200, "it does not come round"
 
-    assert max(forgotten) <= 500
+    assert max(forgotten) <= 500 + (made.rocks is not None)  # elements that were added together are looked at together
     assert run.kept() == {"total": 1, "tags": 0, "log": 0, "counts": 0, "best": 0, "mean": 0}
     assert run.f.total.get() == 1
     assert run.backend.clean_up(50_000) == 0

@@ -25,7 +25,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,21 @@ import pyarrow as pa
 from tidegate.errors import StorageError
 from tidegate.state.key_hash import hash_int64s
 from tidegate.state.namespaces import split_namespaces
-from tidegate.state.runs import Column, Columns, Loaded, Part, Run, StoredPart, find_in, listed, merged, order_of, take
+from tidegate.state.runs import (
+    MAX_ORDER,
+    Column,
+    Columns,
+    Loaded,
+    Part,
+    Run,
+    StoredPart,
+    find_in,
+    listed,
+    merged,
+    order_of,
+    take,
+    together,
+)
 
 if TYPE_CHECKING:
     from tidegate.state.rocksdb_keys import Addresses
@@ -105,6 +119,14 @@ class Changed:
         self.columns()[tier] = part.columns  # those in memory are not needed any more
         run = self.runs[tier] = Run([part])
         return run
+
+
+class Stretch(NamedTuple):
+    """Some rows of a tier that are neighbours."""
+
+    newest: Columns | None  #: what is there
+    rows: int  #: that were looked at, older ones and those of keys that are gone too
+    go_on: int | None  #: the hash after them; None: that was all
 
 
 class Tier:
@@ -297,12 +319,20 @@ class Cold:
         self.settle()
         for name, runs in [(name, tier.runs) for name, tier in self.tiers.items()]:
             for columns in merged(runs, forget_absent=True, part_bytes=self.part_bytes):
-                keys = (
-                    columns.identity.tolist()
-                    if name == INTS
-                    else map(self._addresses.table_key, columns.identity.to_pylist())
-                )
-                yield from zip(keys, listed(columns.cell), strict=True)
+                yield from zip(self.table_keys(name, columns.identity), listed(columns.cell), strict=True)
+
+    def table_keys(self, tier: str, identities: Column) -> Iterable[Any]:
+        if tier == INTS:
+            return identities.tolist()  # type: ignore[no-any-return]
+        return map(self._addresses.table_key, identities.to_pylist())
+
+    def stretch(self, tier: str, first: int, rows: int) -> Stretch:
+        """What is in runs from a hash on, about so many rows of them."""
+        runs = self.tiers[tier].runs
+        last = min((run.end_of(first, max(1, rows // len(runs))) for run in runs), default=MAX_ORDER)
+        pieces = [columns for run in runs for columns in run.pieces(first, last)]
+        newest = together(pieces, forget_absent=True) if pieces else None
+        return Stretch(newest, sum(map(len, pieces)), None if last == MAX_ORDER else last + 1)
 
     def adopt(self, runs: dict[str, list[Run]]) -> None:
         """Runs of other keys than those that are here."""

@@ -1,4 +1,4 @@
-"""A table whose cold part is sorted runs: values without a TTL. Part of the RocksDB backend. Executor.
+"""A table whose cold part is sorted runs: values. Part of the RocksDB backend. Executor.
 
 Its runs lie beside the database, and a checkpoint has links to both; `RUNS` says which runs there are (state/run_files.py).
 """
@@ -17,6 +17,7 @@ import pyarrow as pa
 from tidegate.state.cold import Changed, Cold, FrozenCold
 from tidegate.state.namespaces import is_namespaced
 from tidegate.state.rocksdb_cache import Table
+from tidegate.state.rocksdb_rows import expiry_of
 from tidegate.state.rocksdb_store import row_format
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class ColdTable(Table):
 
     @property
     def is_numeric(self) -> bool:
-        return self.declaration.value_type.numpy is not None
+        """Whether cells are a column of numbers."""
+        return self.declaration.ttl is None and self.declaration.value_type.numpy is not None
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -70,7 +72,12 @@ class ColdTable(Table):
 
     def live_keys(self, now_ms: int) -> Iterator[Any]:
         self.write_out()
-        return (key for key, _ in self.cold.rows() if not is_namespaced(key))
+        expires = self.declaration.ttl is not None
+        return (
+            key
+            for key, cell in self.cold.rows()
+            if not is_namespaced(key) and (not expires or expiry_of(cell) > now_ms)
+        )
 
     def load_rows(self, rows: Iterator[tuple[bytes, bytes]]) -> None:
         """Addresses and cells, as older releases have them in RocksDB."""

@@ -3,7 +3,7 @@
 For an operator's subtask:
 
     values             sorted runs, files of this backend's own (state/cold.py)
-    all other state    one database of RocksDB, a column family for each: lists, maps, timers, values with a TTL
+    all other state    one database of RocksDB, a column family for each: lists, maps, timers
 
 What is in use is in memory as on the heap, bounded (state/rocksdb_cache.py); the rest is there. The folder is this process's
 own and is gone when the backend is closed: what counts is in checkpoints.
@@ -46,7 +46,7 @@ from tidegate.state.rocksdb_rows import MapKeys, cells_of
 from tidegate.state.rocksdb_sections import stored_sections
 from tidegate.state.rocksdb_store import Family, RocksStore, RowFormat, StoredStates, local_disk, row_format
 from tidegate.state.rocksdb_timers import RocksTimers
-from tidegate.state.rocksdb_values import ColdValues, HotValues, RocksValues, rocks_intake, rocks_value
+from tidegate.state.rocksdb_values import ColdValues, rocks_intake, rocks_value
 from tidegate.state.run_files import RunsOf, runs_of, taken_over
 from tidegate.state.runs import RUN_SUFFIX
 from tidegate.state.table_backend import TableBackend
@@ -93,7 +93,6 @@ class RocksStateBackend(TableBackend[Table]):
         self._store = RocksStore(self._folder.new("db"), self._options)
         self._runs_folder = self._folder.new("runs")
         self._runs_folder.mkdir()
-        self._swept_to = group_prefix(key_groups.start)  # in the first of the tables whose entries expire
 
     def _options(self) -> Options:
         return database_options(self.settings, self._memory)
@@ -117,7 +116,7 @@ class RocksStateBackend(TableBackend[Table]):
         if columnar and isinstance(declaration, ValueState) and declaration.value_type.numpy is not None:
             columns = self._with_runs(ColdColumns, declaration)
             return columns, ColdColumnValue(declaration, columns)
-        values = self._with_runs(ColdValues, declaration)
+        values = self._new_values(declaration)
         return values, rocks_value(declaration, values)
 
     def _with_runs(self, table_class: type[ColdT], declaration: Any) -> ColdT:
@@ -128,8 +127,8 @@ class RocksStateBackend(TableBackend[Table]):
         table.cold = Cold(self._runs_folder, self._addresses, declaration.name, part_bytes)
         return table
 
-    def _new_values(self, declaration: StoredValue) -> RocksValues:
-        return RocksValues(declaration, *self._surroundings())
+    def _new_values(self, declaration: StoredValue) -> ColdValues:
+        return self._with_runs(ColdValues, declaration)
 
     def _new_lists(self, declaration: ListState[Any]) -> RocksLists:
         return RocksLists(declaration, *self._surroundings())
@@ -154,7 +153,7 @@ class RocksStateBackend(TableBackend[Table]):
 
     def expect(self, keys: list[Hashable]) -> None:
         for _, table, _ in self._states.values():
-            if isinstance(table, HotValues):
+            if isinstance(table, ColdValues):
                 table.expect(keys)
 
     def snapshot(self) -> RocksSnapshot:
@@ -175,22 +174,16 @@ class RocksStateBackend(TableBackend[Table]):
         return snapshot
 
     def clean_up(self, budget_entries: int) -> int:
-        """Rows, of which a list may have several elements in one. Nothing is done while a snapshot is unsettled: to write
-        now would make the task wait for it."""
-        if not self._swept or not self._store.is_settled:
-            return 0
+        """Entries that are written: of what is not, the newest is not known to stay."""
         removed, now = 0, self._now_ms()
         for _ in range(len(self._swept)):
             table = self._swept[0]
-            assert isinstance(table, RocksTable)  # with a TTL there are no runs
-            go_on, looked_at, changed = table.sweep(self._swept_to, budget_entries, now)
-            removed += changed
+            assert isinstance(table, (ColdValues, RocksTable))  # with a TTL there are no columns
+            is_round, looked_at, forgotten = table.sweep(budget_entries, now)
+            removed += forgotten
             budget_entries -= looked_at
-            if go_on is not None:
-                self._swept_to = go_on
-                break
-            self._swept.rotate(-1)
-            self._swept_to = group_prefix(self.key_groups.start)
+            if is_round:
+                self._swept.rotate(-1)
             if budget_entries <= 0:
                 break
         return removed

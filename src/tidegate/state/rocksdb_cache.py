@@ -26,7 +26,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tidegate.state.heap_tables import NO_KEY, CurrentKey, refuse_without_key
 from tidegate.state.namespaces import is_namespaced
@@ -101,6 +101,14 @@ class Generations:
 
     def __len__(self) -> int:
         return len(self.young) + len(self.old)
+
+
+class Swept(NamedTuple):
+    """Of a few steps over the entries of a table."""
+
+    is_round: bool  #: the next step begins anew
+    looked_at: int
+    forgotten: int
 
 
 class Table(ABC):
@@ -195,6 +203,7 @@ class RocksTable(Table):
     """A state whose cold part is rows in a column family."""
 
     family: Family
+    _swept_to: bytes | None = None
 
     def rebind(self) -> None:
         self.family = self.store.family(self.declaration)
@@ -237,17 +246,18 @@ class RocksTable(Table):
         """What is in memory of a row that was swept goes, unless it is newer."""
         raise NotImplementedError
 
-    def sweep(self, start: bytes, budget_entries: int, now_ms: int) -> tuple[bytes | None, int, int]:
-        """Delete what has expired of the next rows from `start` on: where to go on (None: at the end), how many entries were
-        looked at and how many forgotten. At most so many entries, but a row whole: a list may have many in one.
-
-        Only when the store is settled: then a row is the newest that there is of it, but for what is changed and not
-        written, which is written later.
+    def sweep(self, budget_entries: int, now_ms: int) -> Swept:
+        """Rows, of which a list may have several elements in one. Nothing is done while a snapshot is unsettled: to write now
+        would make the task wait for it. And when none is, a row is the newest that there is of it, but for what is changed and
+        not written, which is written later.
         """
         looked_at = forgotten = 0
+        if not self.store.is_settled:
+            return Swept(True, 0, 0)
         changed: list[Row] = []
-        go_on: bytes | None = None
-        stop = group_prefix(self.addresses.own.stop)
+        own = self.addresses.own
+        start, self._swept_to = self._swept_to or group_prefix(own.start), None
+        stop = group_prefix(own.stop)
         for row_key, cell in self.family.scan_between(start, stop) if self.family.holds_rows else ():
             kept, entries, expired = self.swept(cell, now_ms)
             looked_at += entries
@@ -255,14 +265,14 @@ class RocksTable(Table):
                 forgotten += expired
                 changed.append((row_key, kept))
             if looked_at >= budget_entries:
-                go_on = row_key + b"\x00"
+                self._swept_to = row_key + b"\x00"
                 break
         if changed:
             with self.store.lock:
                 self.family.write(changed)
             for row_key, _ in changed:
                 self.forget_expired(row_key, now_ms)
-        return go_on, looked_at, forgotten
+        return Swept(self._swept_to is None, looked_at, forgotten)
 
     def _rows_by_address(self) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]]]]:
         self.write_out()

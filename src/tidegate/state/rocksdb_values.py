@@ -1,7 +1,7 @@
-"""Value state over RocksDB. Executor, the task's thread, per-record path.
+"""Value state over sorted runs. Executor, the task's thread, per-record path.
 
 A value that was set is in `dirty` until it is taken to be written; what was read, and what was taken, is in the cache. A read
-looks into `dirty`, the cache, what was handed over, the rows. Scalars are kept as objects, all others as their cells
+looks into `dirty`, the cache, what was handed over, the runs. Scalars are kept as objects, all others as their cells
 (state/rocksdb_rows.py).
 
 Classic mistake: to write a value into the cache and not into `dirty`. It would be forgotten.
@@ -9,8 +9,7 @@ Classic mistake: to write a value into the cache and not into `dirty`. It would 
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -24,16 +23,14 @@ from tidegate.state.fitting import Intake
 from tidegate.state.handles import ValueHandle
 from tidegate.state.heap_tables import NO_KEY, refuse_without_key
 from tidegate.state.one_by_one import OneByOneValue
-from tidegate.state.rocksdb_cache import ENTRY_BYTES, MISSING, Changes, Generations, RocksTable, Table
-from tidegate.state.rocksdb_rows import Cells, MapKeys, cells_for
-from tidegate.state.runs import listed
+from tidegate.state.rocksdb_cache import ENTRY_BYTES, MISSING, Generations, Swept
+from tidegate.state.rocksdb_rows import Cells, MapKeys, cells_for, expiries_of
+from tidegate.state.runs import listed, take
 
 if TYPE_CHECKING:
     from tidegate.state.cold import Keys
     from tidegate.state.declarations import Declaration, StoredValue
     from tidegate.state.heap_tables import CurrentKey
-    from tidegate.state.rocksdb_keys import Addresses
-    from tidegate.state.rocksdb_store import Family, Row
     from tidegate.state.runs import Column
     from tidegate.state.sections import SectionReader
 
@@ -48,8 +45,10 @@ MIN_TOGETHER_BYTES = 64 * 1024
 MIN_READ_AHEAD = 64  #: keys, however little memory there is
 
 
-class HotValues(Table):
-    """Key -> value: what is in use, in dictionaries. Where the rest is, is the subclass's matter."""
+class ColdValues(ColdTable):
+    """Key -> value: what is in use, in dictionaries."""
+
+    declaration: StoredValue
 
     def __init__(self, declaration: StoredValue, *surroundings: Any) -> None:
         self.cells = cells_for(declaration)
@@ -58,6 +57,7 @@ class HotValues(Table):
         self.dirty_bytes = 0  #: what was set since the last write, beyond ENTRY_BYTES for each key
         self.clean = Generations(self._size_of)
         self._seen_bytes, self._seen_cells = 0, 1
+        self._swept_to = (0, 0)  #: tier and hash
         self._coming: list[Any] = []  #: the keys of the next records, until a read has to wait for the disk
         self._ahead: dict[Any, Any] = {}  #: what was read for them all then; never older than what is written
         self.resize()
@@ -83,14 +83,6 @@ class HotValues(Table):
         if self._seen_cells > 8192:
             self._seen_bytes //= 2
             self._seen_cells //= 2
-
-    @abstractmethod
-    def _stored(self, keys: list[Any]) -> Iterable[tuple[Any, Any]]:
-        """Those of the keys that are on the disk, with their values as they are kept."""
-
-    @abstractmethod
-    def _stored_one(self, key: Any) -> Any:
-        """The same for one; or ABSENT."""
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -207,11 +199,7 @@ class HotValues(Table):
         if len(self.dirty) > self.dirty_limit or self.dirty_bytes > self.dirty_limit_bytes:
             self.write_out()
 
-
-class ColdValues(ColdTable, HotValues):
-    """The rest is in sorted runs (state/cold.py)."""
-
-    declaration: StoredValue
+    # -- over runs (state/cold.py) ------------------------------------------------------------------------------------
 
     def _stored(self, keys: list[Any]) -> Iterable[tuple[Any, Any]]:
         as_kept = self._as_kept
@@ -254,60 +242,30 @@ class ColdValues(ColdTable, HotValues):
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         self.load_cells(reader.keys(rows), self._cells(list(map(self.cells.admit, reader.kept(rows)))))
 
+    # -- with a TTL ------------------------------------------------------------------------------------------------
 
-class ValueChanges(Changes):
-    def __init__(self, values: dict[Any, Any], cells: Cells, addresses: Addresses, state: str) -> None:
-        self._values = values
-        self._cells = cells
-        self._addresses = addresses
-        self._state = state
-
-    def rows(self, family: Family) -> Iterable[Row]:
-        to_cell = self._cells.to_cell
-        addresses = self._addresses.of_many(list(self._values), self._state)
-        return [
-            (address, None if kept is ABSENT else to_cell(kept))
-            for address, kept in zip(addresses, self._values.values(), strict=True)
-        ]
-
-
-class RocksValues(RocksTable, HotValues):
-    """The rest is in rows of RocksDB: values that expire, which are swept in the order of their keys."""
-
-    def _stored(self, keys: list[Any]) -> Iterable[tuple[Any, Any]]:
-        if not self.family.holds_rows:
-            return
-        addresses = self.addresses.of_many(keys, self.declaration.name)
-        # Sorted keys are neighbours in blocks: twice as fast for many.
-        order = sorted(zip(addresses, keys, strict=True), key=lambda pair: pair[0])
-        cells = self.family.get_many([address for address, _ in order])
-        of_cell = self.cells.of_cell
-        for (_, key), cell in zip(order, cells, strict=True):
-            if cell is not None:
-                yield key, of_cell(cell)
-
-    def _stored_one(self, key: Any) -> Any:
-        cell = self.family.get(self.address(key))
-        return ABSENT if cell is None else self.cells.of_cell(cell)
-
-    def take_changes(self) -> ValueChanges:
-        return ValueChanges(self._take_dirty(), self.cells, self.addresses, self.declaration.name)
-
-    def _value_in(self, address: bytes, rows: Iterator[tuple[bytes, bytes]]) -> Any:
-        ((_, cell),) = rows
-        return self.cells.give(self.cells.of_cell(cell))
-
-    def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
-        addresses = self.addresses.of_many(reader.keys(rows), self.declaration.name)
-        stored = [self.cells.to_cell(self.cells.admit(kept)) for kept in reader.kept(rows)]
-        with self.store.lock:
-            self.family.write(list(zip(addresses, stored, strict=True)))
-
-    def forget_expired(self, row_key: bytes, now_ms: int) -> None:
-        key = self.addresses.table_key(row_key)
-        known = self.clean.peek(key)
-        if known is not MISSING and known is not ABSENT and known[1] <= now_ms:
-            self.clean.forget(key)
+    def sweep(self, budget_entries: int, now_ms: int) -> Swept:
+        """Some neighbours of the runs at a time, the newest row of each key: of those that have expired and are not changed
+        since, it is noted that they are gone, which is written with all other changes. The rows go with the next merges.
+        """
+        looked_at = forgotten = 0
+        tiers = list(self.cold.tiers)
+        while looked_at < budget_entries and self._swept_to[0] < len(tiers):
+            at, first = self._swept_to
+            newer = (self.dirty, self.handed_over)  # before the runs: in between it may become one
+            stretch = self.cold.stretch(tiers[at], first, budget_entries - looked_at)
+            self._swept_to = (at + 1, 0) if stretch.go_on is None else (at, stretch.go_on)
+            looked_at += stretch.rows
+            if stretch.newest is not None:
+                expired = np.flatnonzero(expiries_of(stretch.newest.cell) <= now_ms)
+                for key in self.cold.table_keys(tiers[at], take(stretch.newest.identity, expired)):
+                    if not any(key in changes for changes in newer):
+                        self.put(key, ABSENT)
+                        forgotten += 1
+        is_round = self._swept_to[0] == len(tiers)
+        if is_round:
+            self._swept_to = (0, 0)
+        return Swept(is_round, looked_at, forgotten)
 
 
 def rocks_intake(declaration: Declaration, cells: Cells | MapKeys) -> Intake:
@@ -331,7 +289,7 @@ class RocksValue(OneByOneValue[T]):
 
     __slots__ = ("_admit", "_current", "_table")
 
-    def __init__(self, declaration: StoredValue, table: HotValues) -> None:
+    def __init__(self, declaration: StoredValue, table: ColdValues) -> None:
         super().__init__(declaration, table.addresses.key_type)
         self._table = table
         self._current = table.current
@@ -381,7 +339,7 @@ class RocksCellValue(RocksValue[T]):
 
     __slots__ = ("_copy", "_give")
 
-    def __init__(self, declaration: StoredValue, table: HotValues) -> None:
+    def __init__(self, declaration: StoredValue, table: ColdValues) -> None:
         super().__init__(declaration, table)
         self._give = table.cells.give
         self._copy = declaration.value_type.copy
@@ -397,7 +355,7 @@ class RocksCellValue(RocksValue[T]):
         return self._give(kept)  # type: ignore[no-any-return]
 
 
-def rocks_value(declaration: StoredValue, table: HotValues) -> ValueHandle[Any]:
+def rocks_value(declaration: StoredValue, table: ColdValues) -> ValueHandle[Any]:
     if not table.cells.as_objects:
         return RocksCellValue(declaration, table)
     if declaration.value_type.name == "int":

@@ -283,8 +283,18 @@ class Run:
 
     def pieces(self, first: int, last: int) -> list[Columns]:
         """The rows between two hashes, both included, in order."""
-        some = [part.columns.within(first, last) for part in self.parts if part.first <= last and part.last >= first]
+        start = max(bisect_right(self._firsts, first) - 1, 0)
+        some = [part.columns.within(first, last) for part in self.parts[start : bisect_right(self._firsts, last)]]
         return [columns for columns in some if len(columns)]
+
+    def end_of(self, first: int, rows: int) -> int:
+        """The hash of the last of so many rows from a hash on; MAX_ORDER where there are fewer."""
+        for part in self.parts[max(bisect_right(self._firsts, first) - 1, 0) :]:
+            at = int(part.columns.order.searchsorted(np.uint64(first)))
+            if at + rows <= len(part.columns):
+                return int(part.columns.order[at + rows - 1])
+            rows -= len(part.columns) - at
+        return MAX_ORDER
 
 
 def find_in(runs: Sequence[Run], order: Array, identity: Column) -> Iterator[tuple[Columns, Array, Array]]:
@@ -325,11 +335,17 @@ def merged(runs: Sequence[Run], *, forget_absent: bool, part_bytes: int) -> Iter
         pieces = [piece for run in runs for piece in run.pieces(first, last)]
         first = last + 1
         if pieces:
-            columns = Columns.joined(pieces).sorted().without_older()
-            if forget_absent and not columns.present.all():
-                columns = columns.take(np.flatnonzero(columns.present))
+            columns = together(pieces, forget_absent=forget_absent)
             if len(columns):
                 yield columns
+
+
+def together(pieces: Sequence[Columns], *, forget_absent: bool) -> Columns:
+    """Sorted rows of several runs (newest first) as those of one."""
+    columns = Columns.joined(pieces).sorted().without_older() if len(pieces) > 1 else pieces[0]
+    if forget_absent and not columns.present.all():
+        columns = columns.take(np.flatnonzero(columns.present))
+    return columns
 
 
 def _every(step: int, run: Run) -> Iterator[int]:
