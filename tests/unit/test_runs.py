@@ -42,14 +42,16 @@ def new_cold(folder: Path, own: range = range(GROUPS)) -> Cold:
     return Cold(folder, Addresses(key_type(Any), own, GROUPS), "total", SMALL_PART_BYTES)
 
 
-def put(cold: Cold, values: dict[Any, int | None]) -> Changed:
+def change(cold: Cold, values: dict[Any, int | None]) -> Changed:
     """None: the key is gone."""
     keys = list(values)
     present = np.array([value is not None for value in values.values()])
     cells = np.array([value or 0 for value in values.values()], dtype=np.int64)
-    changed = Changed(lambda: (cold.keys(keys), cells, present))
-    cold.write(changed)
-    return changed
+    return Changed(lambda: (cold.keys(keys), cells, present), len(keys))
+
+
+def put(cold: Cold, values: dict[Any, int | None]) -> None:
+    cold.write(change(cold, values))
 
 
 def found(cold: Cold, keys: Any) -> dict[Any, int]:
@@ -171,8 +173,8 @@ def test_a_merge_goes_in_small_steps_when_the_runs_are_of_different_subtasks() -
 def test_a_batch_is_written_together_however_little_memory_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written, write = [], cold_module.Tier.add
-    monkeypatch.setattr(cold_module.Tier, "add", lambda tier, run: (written.append(run.rows), write(tier, run)))
+    written, write = [], Cold._write
+    monkeypatch.setattr(Cold, "_write", lambda cold, changed: (written.append(changed.rows), write(cold, changed)))
     backends = RocksBackends(tmp_path, NONE)
     try:
         backend, function = backends.bound(key_type(int))
@@ -302,7 +304,7 @@ def test_a_snapshot_is_the_state_of_its_moment_whatever_is_written_and_merged_be
 ) -> None:
     put(cold, dict.fromkeys(range(100), 1))
     keys, ones = list(range(50)), np.full(50, 2)
-    frozen = cold.hand_over(Changed(lambda: (cold.keys(keys), ones, np.ones(50, np.bool_))))
+    frozen = cold.hand_over(Changed(lambda: (cold.keys(keys), ones, np.ones(50, np.bool_)), 50))
     for step in range(3 * MAX_RUNS):
         put(cold, dict.fromkeys(range(100), 10 + step))
     frozen.settle()
@@ -313,6 +315,63 @@ def test_a_snapshot_is_the_state_of_its_moment_whatever_is_written_and_merged_be
     taken_over(tmp_path / "chk", required(tmp_path / "chk"), "total", range(GROUPS), other)
     assert dict(other.rows()) == {key: 2 if key < 50 else 1 for key in range(100)}
     other.close()
+
+
+def test_nobody_waits_for_what_is_written_ahead_and_a_snapshot_meanwhile_has_it(
+    cold: Cold, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    began, go_on, write = threading.Event(), threading.Event(), Part.write
+
+    def slow(folder: Path, columns: Columns) -> Part:
+        if threading.current_thread().name == "tidegate-write":
+            began.set()
+            assert go_on.wait(30)
+        return write(folder, columns)
+
+    monkeypatch.setattr(cold_module.Part, "write", staticmethod(slow))
+    monkeypatch.setattr(cold_module, "AT_ONCE_ROWS", 0)
+    put(cold, {1: 1, 2: 1, 3: 1})
+    cold.write_ahead(change(cold, {1: 10, 2: 20}))
+    assert began.wait(30)
+    assert found(cold, [1, 2, 3]) == {1: 10, 2: 20, 3: 1}
+    frozen = cold.hand_over(change(cold, {2: 30}))
+    assert found(cold, [1, 2, 3]) == {1: 10, 2: 30, 3: 1}
+    go_on.set()
+    cold.write(change(cold, {1: 99}))
+    chk = tmp_path / "chk"
+    chk.mkdir()
+    frozen.settle()
+    RunsOf(GROUPS, {"total": frozen.link(chk)}).write(chk)
+
+    other = new_cold(tmp_path / "other")
+    taken_over(chk, required(chk), "total", range(GROUPS), other)
+    assert dict(other.rows()) == {1: 10, 2: 30, 3: 1}
+    assert dict(cold.rows()) == {1: 99, 2: 30, 3: 1}
+    assert not cold.pending
+    other.close()
+
+
+def test_an_error_of_what_is_written_ahead_is_raised_by_the_next_read_and_write_and_by_the_snapshot(
+    cold: Cold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Path, columns: Columns) -> Part:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cold_module.Part, "write", staticmethod(full))
+    monkeypatch.setattr(cold_module, "AT_ONCE_ROWS", 0)
+    cold.write_ahead(change(cold, {1: 10}))
+    assert cold._writer is not None
+    cold._writer.join(30)
+    uses = [
+        lambda: cold.get(1),
+        lambda: found(cold, [1]),
+        lambda: put(cold, {2: 2}),
+        lambda: cold.write_ahead(change(cold, {2: 2})),
+        lambda: cold.hand_over(None).settle(),
+    ]
+    for use in uses:
+        with pytest.raises(StorageError, match=r"No space left.*state 'total'"):
+            use()
 
 
 def test_files_go_when_nobody_needs_them_any_more(cold: Cold) -> None:
@@ -359,7 +418,7 @@ def test_a_full_disk_names_state_and_folder_and_what_was_handed_over_stays(
     cold: Cold, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     keys, cells = [1, 2], np.array([10, 20])
-    frozen = cold.hand_over(Changed(lambda: (cold.keys(keys), cells, np.ones(2, np.bool_))))
+    frozen = cold.hand_over(Changed(lambda: (cold.keys(keys), cells, np.ones(2, np.bool_)), 2))
     write = Part.write
 
     def full(folder: Path, columns: Columns) -> Part:
@@ -373,4 +432,4 @@ def test_a_full_disk_names_state_and_folder_and_what_was_handed_over_stays(
     monkeypatch.setattr(cold_module.Part, "write", staticmethod(write))
     frozen.settle()
     assert found(cold, [1, 2, 3]) == {1: 10, 2: 20}
-    assert cold.pending is None
+    assert not cold.pending

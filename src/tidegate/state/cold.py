@@ -1,17 +1,20 @@
 """What a state's values are in beyond memory: runs on the local disk (state/runs.py). Executor.
 
 Written and read by the task's thread; what a snapshot has taken over is written by the snapshot's thread, or by whoever comes
-first. Runs are merged in a thread of their own, so neither a record nor a barrier waits for it.
+first. What is written because memory is full is written ahead of need, in a thread of its own, and runs are merged in another:
+neither a record nor a barrier waits for it, unless the next lot is full before this one is written.
 
-    hand_over   the changes of a snapshot: a run to be, newer than all runs       pending
-    settle      they are sorted and written                                       a run, the newest
-    merge       neighbours in age become one run; the oldest one forgets what is gone
+    hand_over     the changes of a snapshot: a run to be, newer than all runs     pending
+    write_ahead   the same, of a table that has half of what it may have
+    settle        they are sorted and written, the oldest first                   a run, the newest
+    merge         neighbours in age become one run; the oldest one forgets what is gone
 
-Invariant 1. A snapshot is the runs of its moment and its pending changes. Runs never change, so nothing that is written, merged
+Invariant 1. A snapshot is the runs of its moment and what was pending. Runs never change, so nothing that is written, merged
              or deleted afterwards can alter it.
-Invariant 2. At most one set of changes is pending: whatever is written later is written after it.
-Invariant 3. The error of a merge is raised by the next read or write, in the task's thread. Until then nothing is lost: runs
-             are replaced only by a merged one that is complete.
+Invariant 2. What is pending is written in the order in which it was handed over, and becomes runs and is pending no more in one
+             step: who looks at what is pending first, and at the runs then, misses nothing.
+Invariant 3. The error of a thread is raised by the next read or write, in the task's thread. Until then nothing is lost: runs
+             are replaced only by a merged one that is complete, and what could not be written stays pending.
 
 Int keys in the empty namespace, the usual ones, have runs of their own (a tier), in which a key is a number; all others are
 bytes there. Runs are merged as soon as there are many of about one size (as RocksDB's universal compaction does it): a key is
@@ -22,7 +25,7 @@ than MAX_WAITING are to be merged, a write waits.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -56,7 +59,7 @@ if TYPE_CHECKING:
 
 MAX_RUNS = 6  #: of one tier, before some are merged
 MAX_WAITING = 64  #: runs of one tier; then a write waits for the merge, so reads never have to look through more
-_AT_ONCE_ROWS = 16_384  #: so few are merged where they are written: a thread takes longer to start
+AT_ONCE_ROWS = 16_384  #: so few are written and merged where they are: a thread would take longer to start
 INTS, OTHERS = "ints", "others"
 
 
@@ -94,12 +97,20 @@ class Keys:
 class Changed:
     """Rows that are to become a run. Made in the task's thread, sorted wherever they are first needed."""
 
-    def __init__(self, make: Callable[[], tuple[Keys, Column, Array]]) -> None:
+    def __init__(
+        self, make: Callable[[], tuple[Keys, Column, Array]], rows: int, known: Mapping[Any, Any] = {}
+    ) -> None:
         """`make` gives keys, cells, and which of them are present. It is called once, in any thread: it must give what was
-        handed over, whatever has happened since."""
+        handed over, whatever has happened since.
+
+        :param rows: about how many they are.
+        :param known: what they say, by table key and as the table keeps it, for its reads.
+        """
         self._make = make
         self._lock = threading.Lock()
         self._columns: dict[str, Columns] | None = None
+        self.rows = rows
+        self.known = known
         self.runs: dict[str, Run] = {}  #: what of it is written
 
     def columns(self) -> dict[str, Columns]:
@@ -115,10 +126,9 @@ class Changed:
                 del self._make
             return self._columns
 
-    def written(self, tier: str, part: Part) -> Run:
+    def written(self, tier: str, part: Part) -> None:
         self.columns()[tier] = part.columns  # those in memory are not needed any more
-        run = self.runs[tier] = Run([part])
-        return run
+        self.runs[tier] = Run([part])
 
 
 class Stretch(NamedTuple):
@@ -133,22 +143,20 @@ class Tier:
     """The runs of one form of keys, newest first."""
 
     def __init__(self, cold: Cold) -> None:
-        self.runs: tuple[Run, ...] = ()  #: replaced as a whole, under the lock
+        self.runs: tuple[Run, ...] = ()  #: replaced as a whole, under the lock of `Cold`
         self._cold = cold
-        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopped = False
         self.merged_rows = 0
 
-    def add(self, run: Run) -> None:
-        with self._lock:
-            self.runs = (run, *self.runs)
+    def merge_some(self) -> None:
+        """There is a new run."""
         if self._thread is not None and self._thread.is_alive() and len(self.runs) > MAX_WAITING:
             self._thread.join()
         if self._thread is not None and self._thread.is_alive():
             return  # it looks again when it is done; two merges at a time could take the same run
         due = self._due()
-        if sum(run.rows for run in due) <= _AT_ONCE_ROWS:
+        if sum(run.rows for run in due) <= AT_ONCE_ROWS:
             self._merge(due)
         else:
             self._thread = threading.Thread(target=self._merge_all, name="tidegate-merge", daemon=True)
@@ -156,7 +164,7 @@ class Tier:
 
     def append(self, runs: Iterable[Run]) -> None:
         """Of other keys than those that are here."""
-        with self._lock:
+        with self._cold.lock:
             self.runs = (*self.runs, *runs)
 
     def _due(self) -> tuple[Run, ...]:
@@ -196,7 +204,7 @@ class Tier:
                     return
                 parts.append(Part.write(self._cold.folder, columns))
         self.merged_rows += sum(run.rows for run in due)
-        with self._lock:
+        with self._cold.lock:
             at = self.runs.index(due[0])
             self.runs = (*self.runs[:at], *([Run(parts)] if parts else []), *self.runs[at + len(due) :])
 
@@ -221,15 +229,17 @@ class Cold:
         self._addresses = addresses
         self._state = state
         self.tiers = {INTS: Tier(self), OTHERS: Tier(self)}
-        self.pending: Changed | None = None
-        self._lock = threading.Lock()  #: of `pending`
+        self.pending: tuple[Changed, ...] = ()  #: newest first; replaced as a whole, under the lock
+        self.lock = threading.Lock()  #: of `pending` and of the runs
+        self._writing = threading.Lock()  #: what is pending is written by one thread at a time
+        self._writer: threading.Thread | None = None
 
     def keys(self, keys: list[Any] | Array) -> Keys:
         return Keys(keys, self._addresses, self._state)
 
     @property
     def is_empty(self) -> bool:
-        return self.pending is None and not any(tier.runs for tier in self.tiers.values())
+        return not self.pending and not any(tier.runs for tier in self.tiers.values())
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -239,10 +249,9 @@ class Cold:
         if self.is_empty:
             return
         for name, places, order, identity in self.keys(keys).forms:
-            pending = self.pending if with_pending else None  # before the runs: in between it may become one
-            runs: tuple[Run, ...] = self.tiers[name].runs
-            if pending is not None and (newest := pending.columns().get(name)) is not None:
-                runs = (Run([Loaded(newest)]), *runs)
+            pending = self.pending if with_pending else ()  # before the runs: in between it may become some
+            newest = [rows for changed in pending if (rows := changed.columns().get(name)) is not None]
+            runs = (*(Run([Loaded(rows)]) for rows in newest), *self.tiers[name].runs)
             for columns, sought, at in find_in(runs, order, identity):
                 there = np.take(columns.present, at)
                 if not there.all():
@@ -268,23 +277,46 @@ class Cold:
 
     def hand_over(self, changed: Changed | None) -> FrozenCold:
         """A snapshot: the changes are written when somebody settles it. At once; None: nothing has changed."""
+        if changed is not None:
+            self._add(changed)
+        return FrozenCold(self)
+
+    def write_ahead(self, changed: Changed) -> None:
+        """Write it in another thread, once what was handed over before is written.
+
+        :raises StorageError: when the disk has refused that.
+        """
         self.settle()
-        self.pending = changed
-        return FrozenCold(self, changed)
+        self._add(changed)
+        if changed.rows <= AT_ONCE_ROWS:
+            self.settle()
+        else:
+            self._writer = threading.Thread(target=self._settle_in_thread, name="tidegate-write", daemon=True)
+            self._writer.start()
+
+    def _settle_in_thread(self) -> None:
+        try:
+            self.settle()
+        except Exception as error:  # invariant 3
+            self.failed = error
 
     def write(self, changed: Changed) -> None:
         """:raises StorageError: when the disk refuses it."""
+        self._add(changed)
         self.settle()
-        self._write(changed)
+
+    def _add(self, changed: Changed) -> None:
+        with self.lock:
+            self.pending = (changed, *self.pending)
 
     def settle(self, changed: Changed | None = None) -> None:
-        """What is pending (or only this, if it is) is in runs when this returns. When it fails, it stays, and fails again."""
-        if self.pending is None:
+        """What is pending (or only this and what is older) is in runs when this returns. When it fails, it stays, and fails
+        again."""
+        if not self.pending:
             return
-        with self._lock:
-            if self.pending is not None and (changed is None or changed is self.pending):
-                self._write(self.pending)
-                self.pending = None
+        with self._writing:
+            while self.pending and (changed is None or changed in self.pending):
+                self._write(self.pending[-1])
 
     def _write(self, changed: Changed) -> None:
         self._raise_failed()
@@ -292,7 +324,13 @@ class Cold:
             if name not in changed.runs:
                 with self.local_disk():
                     part = Part.write(self.folder, columns)
-                self.tiers[name].add(changed.written(name, part))
+                changed.written(name, part)
+        with self.lock:  # invariant 2
+            for name, run in changed.runs.items():
+                self.tiers[name].runs = (run, *self.tiers[name].runs)
+            self.pending = self.pending[:-1]
+        for name in changed.runs:
+            self.tiers[name].merge_some()
 
     def _raise_failed(self) -> None:
         if self.failed is not None:
@@ -356,7 +394,10 @@ class Cold:
 
     def close(self) -> None:
         """Once or more."""
-        self.pending = None
+        with self.lock:
+            self.pending = ()
+        if self._writer is not None:
+            self._writer.join()
         for tier in self.tiers.values():
             tier.close()
 
@@ -364,21 +405,22 @@ class Cold:
 class FrozenCold:
     """The values at one moment. Read by the snapshot's thread."""
 
-    def __init__(self, cold: Cold, changed: Changed | None) -> None:
+    def __init__(self, cold: Cold) -> None:
         self._cold = cold
-        self._changed = changed
-        self._older = {name: tier.runs for name, tier in cold.tiers.items()}
+        with cold.lock:
+            self._pending = cold.pending
+            self._older = {name: tier.runs for name, tier in cold.tiers.items()}
 
     def settle(self) -> None:
-        if self._changed is not None:
-            self._cold.settle(self._changed)
+        if self._pending:
+            self._cold.settle(self._pending[0])
 
     def link(self, folder: Path) -> dict[str, list[list[StoredPart]]]:
         """Every part as a link in the folder, once it is settled; each tier's runs, newest first."""
-        newest = {} if self._changed is None else self._changed.runs
         linked: dict[str, list[list[StoredPart]]] = {}
         for name, older in self._older.items():
-            runs = (newest[name], *older) if name in newest else older
+            newer = [changed.runs[name] for changed in self._pending if name in changed.runs]
+            runs = (*newer, *older)
             with self._cold.local_disk():
                 linked[name] = [[part.link(folder) for part in run.parts] for run in runs]
         return linked

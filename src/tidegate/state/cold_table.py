@@ -57,17 +57,13 @@ class ColdTable(Table):
     def take_changes(self) -> FrozenCold:
         return self.cold.hand_over(self._take())
 
-    def write(self, changes: FrozenCold) -> None:
-        changes.settle()
-
     def write_out(self) -> None:
         changed = self._take()
         if changed is not None:
-            self.cold.write(changed)
-            self.written()
+            self.cold.write_ahead(changed)
 
     def entries(self) -> Iterator[tuple[Any, Any]]:
-        self.write_out()
+        self.write_out()  # which `rows` settles
         return ((key, self.value_from(cell)) for key, cell in self.cold.rows())
 
     def live_keys(self, now_ms: int) -> Iterator[Any]:
@@ -92,7 +88,8 @@ class ColdTable(Table):
 
     def load_cells(self, keys: Any, cells: Column) -> None:
         if len(keys):
-            self.cold.write(Changed(lambda: (self.cold.keys(keys), cells, np.ones(len(keys), dtype=np.bool_))))
+            present = np.ones(len(keys), dtype=np.bool_)
+            self.cold.write(Changed(lambda: (self.cold.keys(keys), cells, present), len(keys)))
 
     def row_count(self) -> int:
         return self.cold.row_count()

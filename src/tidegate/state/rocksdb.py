@@ -337,8 +337,11 @@ class RocksSnapshot(KeyedSnapshot):
     def settle(self) -> None:
         """Called by the store, under its lock: write, then make the checkpoint."""
         for table, changes in self._changes:
-            table.write(changes)
-            table.written()
+            if isinstance(table, RocksTable):
+                table.write(changes)
+                table.written()
+            else:
+                changes.settle()
         if not self._released.is_set():
             self._store.checkpoint(self._folder)
             try:

@@ -129,9 +129,6 @@ class Table(ABC):
         self.addresses = addresses
         self.current = current
         self.share = share
-        #: Changes that were taken and may not be on the disk yet, by key. Filled by `take_changes`, emptied by `written`, which
-        #: may come from the snapshot's thread: a read takes the dictionary once.
-        self.handed_over: dict[Any, Any] = {}
         self.rebind()
 
     @abstractmethod
@@ -140,16 +137,7 @@ class Table(ABC):
 
     @abstractmethod
     def take_changes(self) -> Any:
-        """The changes since the last time, which from here on are the caller's to write. Reads see them in `handed_over`
-        until `written` is called."""
-
-    @abstractmethod
-    def write(self, changes: Any) -> None:
-        """Write what was taken. Under the store's lock, in any thread."""
-
-    def written(self) -> None:
-        """What was taken is on the disk. Under the store's lock, in any thread."""
-        self.handed_over = {}
+        """The changes since the last time, which from here on are the caller's to write."""
 
     @abstractmethod
     def write_out(self) -> None:
@@ -205,11 +193,22 @@ class RocksTable(Table):
     family: Family
     _swept_to: bytes | None = None
 
+    def __init__(self, declaration: Declaration, *surroundings: Any) -> None:
+        #: Changes that were taken and may not be on the disk yet, by key. Filled by `take_changes`, emptied by `written`, which
+        #: may come from the snapshot's thread: a read takes the dictionary once.
+        self.handed_over: dict[Any, Any] = {}
+        super().__init__(declaration, *surroundings)
+
     def rebind(self) -> None:
         self.family = self.store.family(self.declaration)
 
     def write(self, changes: Changes) -> None:
+        """Write what was taken. Under the store's lock, in any thread."""
         self.family.write(changes.rows(self.family))
+
+    def written(self) -> None:
+        """What was taken is on the disk. Under the store's lock, in any thread."""
+        self.handed_over = {}
 
     def write_out(self) -> None:
         with self.store.lock:

@@ -152,7 +152,7 @@ class ColdColumns(ColdTable):
             return None
         cached.dirty[rows] = False
         values, present, keys = cached.values[rows], cached.present[rows], cached.index.column_reader()
-        return Changed(lambda: (self.cold.keys(_picked(keys, rows)), values, present))
+        return Changed(lambda: (self.cold.keys(_picked(keys, rows)), values, present), len(rows))
 
     def value_from(self, cell: Any) -> Any:
         return cell

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-#: So many changed values are written at once at the most: what a record may have to wait for.
+#: So many changed values are written at once at the most: for so many a thread holds up the task's, now and then.
 MAX_UNWRITTEN = 1 << 17
 #: A batch is written so many values or bytes at a time, however little memory there is: a write costs a file.
 MIN_TOGETHER = 1024
@@ -65,8 +65,8 @@ class ColdValues(ColdTable):
     def resize(self) -> None:
         share = self.share()
         self.clean.limit_bytes = share.clean_bytes // 2
-        self.dirty_limit_bytes = share.unwritten_bytes
-        self.dirty_limit = min(share.unwritten_bytes // self._entry_bytes(), MAX_UNWRITTEN)
+        self.dirty_limit_bytes = share.unwritten_bytes // 2  # the other half is being written
+        self.dirty_limit = min(self.dirty_limit_bytes // self._entry_bytes(), MAX_UNWRITTEN)
 
     def _size_of(self, kept: Any) -> int:
         size = 0 if kept is ABSENT else self.cells.size_of(kept)
@@ -90,13 +90,21 @@ class ColdValues(ColdTable):
         """As it is kept, or ABSENT; of a key that is not in `dirty`."""
         found = self.clean.find(key)
         if found is MISSING:
-            found = self.handed_over.get(key, MISSING)
+            found = self._pending(key)
             if found is MISSING:
                 found = self._ahead.get(key, MISSING)
                 if found is MISSING:
                     found = self._look_ahead(key) if self._coming else self._stored_one(key)
             self.clean.remember(key, found)
         return found
+
+    def _pending(self, key: Any) -> Any:
+        """To be asked before the runs are: what is not in it any more is in them."""
+        for changed in self.cold.pending:
+            kept = changed.known.get(key, MISSING)
+            if kept is not MISSING:
+                return kept
+        return MISSING
 
     def expect(self, keys: list[Any]) -> None:
         """The keys of the next records. When one of them has to be read from the disk, all are, together; where a function
@@ -106,9 +114,9 @@ class ColdValues(ColdTable):
     def _look_ahead(self, key: Any) -> Any:
         room = max(self.clean.limit_bytes // self._entry_bytes(), MIN_READ_AHEAD)
         coming, self._coming = self._coming[:room], []
-        dirty, peek, handed_over = self.dirty, self.clean.peek, self.handed_over
+        dirty, peek, pending = self.dirty, self.clean.peek, self._pending
         ahead = {
-            each: ABSENT for each in coming if each not in dirty and peek(each) is MISSING and each not in handed_over
+            each: ABSENT for each in coming if each not in dirty and peek(each) is MISSING and pending(each) is MISSING
         }
         if len(ahead) > 1 and key in ahead:
             ahead.update(self._stored(list(ahead)))
@@ -132,10 +140,10 @@ class ColdValues(ColdTable):
         return found
 
     def _read(self, unknown: dict[Any, Any]) -> None:
-        handed_over = self.handed_over
+        pending = self._pending
         stored = []
         for key in unknown:
-            kept = handed_over.get(key, MISSING)
+            kept = pending(key)
             if kept is MISSING:
                 stored.append(key)
             else:
@@ -164,8 +172,7 @@ class ColdValues(ColdTable):
 
     def _take_dirty(self) -> dict[Any, Any]:
         taken, self.dirty = self.dirty, {}
-        if taken:  # else what a snapshot has taken over stays in reach
-            self.handed_over = taken
+        if taken:
             if self._ahead:
                 self._ahead.update((key, taken[key]) for key in self._ahead.keys() & taken.keys())
             self._saw(self.dirty_bytes, len(taken))
@@ -203,7 +210,7 @@ class ColdValues(ColdTable):
 
     def _stored(self, keys: list[Any]) -> Iterable[tuple[Any, Any]]:
         as_kept = self._as_kept
-        for places, cells in self.cold.find(keys, with_pending=False):  # which are in `handed_over`
+        for places, cells in self.cold.find(keys, with_pending=False):  # which the caller has asked
             for place, kept in zip(places.tolist(), as_kept(cells), strict=True):
                 yield keys[place], kept
 
@@ -223,14 +230,13 @@ class ColdValues(ColdTable):
 
     def _take(self) -> Changed | None:
         taken = self._take_dirty()
-        return self._changed(list(taken), list(taken.values())) if taken else None
 
-    def _changed(self, keys: list[Any], values: list[Any]) -> Changed:
         def columns() -> tuple[Keys, Column, Any]:
+            values = list(taken.values())
             present = np.array([kept is not ABSENT for kept in values], np.bool_)
-            return self.cold.keys(keys), self._cells(values), present
+            return self.cold.keys(list(taken)), self._cells(values), present
 
-        return Changed(columns)
+        return Changed(columns, len(taken), taken) if taken else None
 
     def _cells(self, values: list[Any]) -> Column:
         if self.is_numeric:
@@ -252,7 +258,8 @@ class ColdValues(ColdTable):
         tiers = list(self.cold.tiers)
         while looked_at < budget_entries and self._swept_to[0] < len(tiers):
             at, first = self._swept_to
-            newer = (self.dirty, self.handed_over)  # before the runs: in between it may become one
+            pending = self.cold.pending  # before the runs: in between it may become some
+            newer = (self.dirty, *(changed.known for changed in pending))
             stretch = self.cold.stretch(tiers[at], first, budget_entries - looked_at)
             self._swept_to = (at + 1, 0) if stretch.go_on is None else (at, stretch.go_on)
             looked_at += stretch.rows
