@@ -17,7 +17,9 @@ from rocksdb_kit import NONE, RocksBackends
 
 from tidegate.errors import CheckpointDamaged, StorageError
 from tidegate.state import cold as cold_module
-from tidegate.state.cold import INTS, MAX_RUNS, MAX_WAITING, OTHERS, Changed, Cold
+from tidegate.state import tiers as tiers_module
+from tidegate.state.cold import Changed, Cold
+from tidegate.state.cold_keys import ENTRIES, INTS, OTHERS
 from tidegate.state.key_groups import key_groups
 from tidegate.state.key_hash import hash_int64s
 from tidegate.state.keys import key_type
@@ -25,6 +27,7 @@ from tidegate.state.namespaces import in_namespace
 from tidegate.state.rocksdb_keys import Addresses
 from tidegate.state.run_files import RunsOf, rows_of, runs_of, taken_over
 from tidegate.state.runs import Columns, Loaded, Part, Run, find_in, listed, merged, order_range
+from tidegate.state.tiers import MAX_RUNS, MAX_WAITING
 
 GROUPS = 16
 SMALL_PART_BYTES = 2_000
@@ -37,9 +40,9 @@ def cold(tmp_path: Path) -> Iterator[Cold]:
     made.close()
 
 
-def new_cold(folder: Path, own: range = range(GROUPS)) -> Cold:
+def new_cold(folder: Path, own: range = range(GROUPS), tiers: tuple[str, ...] = (INTS, OTHERS)) -> Cold:
     folder.mkdir()
-    return Cold(folder, Addresses(key_type(Any), own, GROUPS), "total", SMALL_PART_BYTES)
+    return Cold(folder, Addresses(key_type(Any), own, GROUPS), "total", SMALL_PART_BYTES, tiers)
 
 
 def change(cold: Cold, values: dict[Any, int | None]) -> Changed:
@@ -78,6 +81,44 @@ def test_a_batch_finds_the_newest_value_of_each_key_whatever_was_written_and_mer
         assert len(cold.tiers[INTS].runs) <= MAX_RUNS
         assert len(cold.tiers[OTHERS].runs) <= MAX_RUNS
     assert dict(cold.rows()) == model
+
+
+def test_the_rows_of_a_key_are_found_together_and_alone_whatever_was_written_and_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against dictionaries: keys with no rows, with a few, and with more than are read ahead or looked at one by one."""
+    monkeypatch.setattr(cold_module, "FEW_ROWS", 30)
+    monkeypatch.setattr(cold_module, "FEW_ROWS_OF_KEY", 12)
+    cold = new_cold(tmp_path / "runs", tiers=(ENTRIES,))
+    dice, model = random.Random(5), dict[Any, dict[bytes, bytes]]()
+    keys = [*range(40), "a", "ab", None, 1 << 70, in_namespace(3, b"w"), in_namespace("a", b"b")]
+    many = [dice.choice(keys) for _ in range(3)]
+    for step in range(80):
+        parts = []
+        some = dice.sample(keys, 12)
+        for key in some:
+            names = dice.sample(range(60), dice.randrange(25) if key in many else dice.randrange(3))
+            rows = {name.to_bytes(2, "big"): dice.choice([None, b"", b"%d" % step]) for name in names}
+            parts.append(rows)
+            of_key = model.setdefault(key, {})
+            of_key |= {part: cell for part, cell in rows.items() if cell is not None}
+            for part in [part for part, cell in rows.items() if cell is None]:
+                of_key.pop(part, None)
+        cells = [cell for rows in parts for cell in rows.values()]
+        present = np.array([cell is not None for cell in cells], np.bool_)
+        column = pa.array([cell or b"" for cell in cells], pa.large_binary())
+        names_of = [list(rows) for rows in parts]
+        cold.write(Changed(lambda: (cold.parts_of(some, names_of), column, present), len(cells)))  # noqa: B023
+        for key in keys:
+            assert dict(cold.parts(key)) == model.get(key, {})
+            name = dice.randrange(60).to_bytes(2, "big")
+            assert cold.get_part(key, name) == model.get(key, {}).get(name)
+        ahead = cold.parts_of_some(keys, max_rows=dice.choice([0, 20, 1000]))
+        assert {key: dict(rows) for key, rows in ahead.items()} == {key: model.get(key, {}) for key in ahead}
+        assert len(cold.tiers[ENTRIES].runs) <= MAX_RUNS
+    assert {key: dict(rows) for key, rows in cold.rows_by_key()} == {key: rows for key, rows in model.items() if rows}
+    assert 10 < len(cold.parts_of_some(keys, max_rows=1000)) < len(keys)
+    cold.close()
 
 
 def test_many_rows_are_merged_in_a_thread_into_parts_that_do_not_overlap(cold: Cold) -> None:
@@ -329,7 +370,7 @@ def test_nobody_waits_for_what_is_written_ahead_and_a_snapshot_meanwhile_has_it(
         return write(folder, columns)
 
     monkeypatch.setattr(cold_module.Part, "write", staticmethod(slow))
-    monkeypatch.setattr(cold_module, "AT_ONCE_ROWS", 0)
+    monkeypatch.setattr(tiers_module, "AT_ONCE_ROWS", 0)
     put(cold, {1: 1, 2: 1, 3: 1})
     cold.write_ahead(change(cold, {1: 10, 2: 20}))
     assert began.wait(30)
@@ -358,7 +399,7 @@ def test_an_error_of_what_is_written_ahead_is_raised_by_the_next_read_and_write_
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(cold_module.Part, "write", staticmethod(full))
-    monkeypatch.setattr(cold_module, "AT_ONCE_ROWS", 0)
+    monkeypatch.setattr(tiers_module, "AT_ONCE_ROWS", 0)
     cold.write_ahead(change(cold, {1: 10}))
     assert cold._writer is not None
     cold._writer.join(30)

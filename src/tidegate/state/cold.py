@@ -15,16 +15,12 @@ Invariant 2. What is pending is written in the order in which it was handed over
              step: who looks at what is pending first, and at the runs then, misses nothing.
 Invariant 3. The error of a thread is raised by the next read or write, in the task's thread. Until then nothing is lost: runs
              are replaced only by a merged one that is complete, and what could not be written stays pending.
-
-Int keys in the empty namespace, the usual ones, have runs of their own (a tier), in which a key is a number; all others are
-bytes there. Runs are merged as soon as there are many of about one size (as RocksDB's universal compaction does it): a key is
-rewritten O(log n) times, and a large run only when the newer ones are together as large. When more
-than MAX_WAITING are to be merged, a write waits.
 """
 
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,9 +30,11 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import StorageError
-from tidegate.state.key_hash import hash_int64s
-from tidegate.state.namespaces import split_namespaces
+from tidegate.state import tiers
+from tidegate.state.cold_keys import INTS, OTHERS, Keys
+from tidegate.state.rocksdb_keys import address_in
 from tidegate.state.runs import (
+    LOWER,
     MAX_ORDER,
     Column,
     Columns,
@@ -47,51 +45,26 @@ from tidegate.state.runs import (
     find_in,
     listed,
     merged,
-    order_of,
     take,
     together,
 )
+from tidegate.state.tiers import Tier
 
 if TYPE_CHECKING:
     from tidegate.state.rocksdb_keys import Addresses
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-MAX_RUNS = 6  #: of one tier, before some are merged
-MAX_WAITING = 64  #: runs of one tier; then a write waits for the merge, so reads never have to look through more
-AT_ONCE_ROWS = 16_384  #: so few are written and merged where they are: a thread would take longer to start
-INTS, OTHERS = "ints", "others"
+FEW_ROWS = 4096  #: of one key, in all runs, are looked at one by one
+FEW_ROWS_OF_KEY = 64  #: are worth to be read with those of other keys, before anybody has asked
 
 
-class Keys:
-    """Some keys, in the one or two forms in which tiers know them."""
-
-    def __init__(self, keys: list[Any] | Array, addresses: Addresses, state: str) -> None:
-        #: (tier, places in `keys`, hashes, identities)
-        self.forms: list[tuple[str, Array, Array, Column]] = []
-        if isinstance(keys, np.ndarray):
-            self._add_ints(np.arange(len(keys)), keys, addresses, state)
-            return
-        are_ints = [key.__class__ is int and -(1 << 63) <= key < 1 << 63 for key in keys]
-        if all(are_ints):
-            self._add_ints(np.arange(len(keys)), np.array(keys, dtype=np.int64), addresses, state)
-            return
-        is_int = np.array(are_ints, dtype=np.bool_)
-        ints = np.flatnonzero(is_int)
-        if len(ints):
-            numbers = np.array([keys[at] for at in ints.tolist()], dtype=np.int64)
-            self._add_ints(ints, numbers, addresses, state)
-        places = np.flatnonzero(~is_int)
-        others = [keys[at] for at in places.tolist()]
-        bare, namespaces = split_namespaces(others)
-        hashes = addresses.key_type.hash_many(bare)
-        identities = pa.array(addresses.of_many(others, state), pa.large_binary())
-        self.forms.append((OTHERS, places, order_of(hashes, namespaces), identities))
-
-    def _add_ints(self, places: Array, numbers: Array, addresses: Addresses, state: str) -> None:
-        hashes = hash_int64s(np.ascontiguousarray(numbers))
-        addresses.own_groups(hashes, numbers, state)
-        self.forms.append((INTS, places, hashes, numbers))
+def _add_older(
+    found: dict[bytes, bytes | None], identities: Iterable[bytes], cells: Iterable[bytes], present: Iterable[bool]
+) -> None:
+    """Rows that are older than those in `found`; None: gone."""
+    for identity, cell, there in zip(identities, cells, present, strict=True):
+        found.setdefault(identity, cell if there else None)
 
 
 class Changed:
@@ -114,7 +87,7 @@ class Changed:
         self.runs: dict[str, Run] = {}  #: what of it is written
 
     def columns(self) -> dict[str, Columns]:
-        """By tier, in the order of their hashes. Each key at most once."""
+        """By tier, in the order of their hashes. Each row at most once."""
         with self._lock:
             if self._columns is None:
                 keys, cells, present = self._make()
@@ -139,103 +112,34 @@ class Stretch(NamedTuple):
     go_on: int | None  #: the hash after them; None: that was all
 
 
-class Tier:
-    """The runs of one form of keys, newest first."""
-
-    def __init__(self, cold: Cold) -> None:
-        self.runs: tuple[Run, ...] = ()  #: replaced as a whole, under the lock of `Cold`
-        self._cold = cold
-        self._thread: threading.Thread | None = None
-        self._stopped = False
-        self.merged_rows = 0
-
-    def merge_some(self) -> None:
-        """There is a new run."""
-        if self._thread is not None and self._thread.is_alive() and len(self.runs) > MAX_WAITING:
-            self._thread.join()
-        if self._thread is not None and self._thread.is_alive():
-            return  # it looks again when it is done; two merges at a time could take the same run
-        due = self._due()
-        if sum(run.rows for run in due) <= AT_ONCE_ROWS:
-            self._merge(due)
-        else:
-            self._thread = threading.Thread(target=self._merge_all, name="tidegate-merge", daemon=True)
-            self._thread.start()
-
-    def append(self, runs: Iterable[Run]) -> None:
-        """Of other keys than those that are here."""
-        with self._cold.lock:
-            self.runs = (*self.runs, *runs)
-
-    def _due(self) -> tuple[Run, ...]:
-        """Neighbours that are to become one: as many as are no larger than all newer ones of them together."""
-        runs = self.runs
-        if len(runs) <= MAX_RUNS:
-            return ()
-        if sum(run.rows for run in runs[:-1]) >= runs[-1].rows:
-            return runs
-        for start in range(len(runs) - 1):
-            total, stop = runs[start].rows, start + 1
-            while stop < len(runs) and runs[stop].rows <= 1.1 * total:
-                total += runs[stop].rows
-                stop += 1
-            if stop - start >= 2:
-                return runs[start:stop]
-        return runs[: len(runs) - MAX_RUNS + 1]
-
-    def _merge_all(self) -> None:
-        while not self._stopped and self._cold.failed is None and (due := self._due()):
-            try:
-                self._merge(due)
-            except Exception as error:  # invariant 3
-                self._cold.failed = error
-
-    def _merge(self, due: Sequence[Run]) -> None:
-        if not due:
-            return
-        is_oldest = due[-1] is self.runs[-1]
-        parts = []
-        with self._cold.local_disk():
-            for run in due:
-                for part in run.parts:
-                    part.check()
-            for columns in merged(due, forget_absent=is_oldest, part_bytes=self._cold.part_bytes):
-                if self._stopped:
-                    return
-                parts.append(Part.write(self._cold.folder, columns))
-        self.merged_rows += sum(run.rows for run in due)
-        with self._cold.lock:
-            at = self.runs.index(due[0])
-            self.runs = (*self.runs[:at], *([Run(parts)] if parts else []), *self.runs[at + len(due) :])
-
-    def wait(self) -> None:
-        """Until nothing is being merged."""
-        if self._thread is not None:
-            self._thread.join()
-
-    def close(self) -> None:
-        self._stopped = True
-        self.wait()
-        self.runs = ()
-
-
 class Cold:
-    """One state's values on the local disk."""
+    """What one state has on the local disk."""
 
-    def __init__(self, folder: Path, addresses: Addresses, state: str, part_bytes: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        addresses: Addresses,
+        state: str,
+        part_bytes: int,
+        forms: Sequence[str] = (INTS, OTHERS),
+    ) -> None:
         self.folder = folder
         self.part_bytes = part_bytes
         self.failed: Exception | None = None
         self._addresses = addresses
         self._state = state
-        self.tiers = {INTS: Tier(self), OTHERS: Tier(self)}
+        self.tiers = {name: Tier(self) for name in forms}
         self.pending: tuple[Changed, ...] = ()  #: newest first; replaced as a whole, under the lock
         self.lock = threading.Lock()  #: of `pending` and of the runs
         self._writing = threading.Lock()  #: what is pending is written by one thread at a time
         self._writer: threading.Thread | None = None
 
     def keys(self, keys: list[Any] | Array) -> Keys:
-        return Keys(keys, self._addresses, self._state)
+        return Keys.of_values(keys, self._addresses, self._state)
+
+    def parts_of(self, keys: list[Any], parts: list[list[bytes]]) -> Keys:
+        (tier,) = self.tiers
+        return Keys.of_parts(tier, keys, parts, self._addresses, self._state)
 
     @property
     def is_empty(self) -> bool:
@@ -264,14 +168,90 @@ class Cold:
         self._raise_failed()
         if self.is_empty:
             return None
-        ((tier, _, order, identities),) = Keys([key], self._addresses, self._state).forms
-        identity = listed(identities)[0]
-        for run in self.tiers[tier].runs:
-            met = run.find_one(int(order[0]), identity)
+        ((tier, _, order, identities),) = self.keys([key]).forms
+        return self._newest(self.tiers[tier].runs, order[0], listed(identities)[0])
+
+    def get_part(self, key: Any, part: bytes) -> Any:
+        """The same of one row of a key."""
+        self._raise_failed()
+        (tier,) = self.tiers.values()
+        runs = tier.runs
+        if not runs:
+            return None
+        address, hashed = self._addresses.of_one(key, self._state)
+        identity = address + part
+        return self._newest(runs, np.uint64(hashed & ~LOWER | zlib.crc32(identity)), identity)
+
+    def _newest(self, runs: Sequence[Run], order: np.uint64, identity: Any) -> Any:
+        for run in runs:
+            met = run.find_one(order, identity)
             if met is not None:
                 columns, at = met
                 return listed(columns.cell[at : at + 1])[0] if columns.present[at] else None
         return None
+
+    def parts(self, key: Any) -> Iterator[tuple[bytes, bytes]]:
+        """Of one key, what is in runs now: parts and cells, in no order."""
+        self._raise_failed()
+        (tier,) = self.tiers.values()
+        runs = tier.runs
+        if not runs:
+            return iter(())
+        address, hashed = self._addresses.of_one(key, self._state)
+        first, last = hashed & ~LOWER, hashed | LOWER
+        pieces = [piece for run in runs for piece in run.between(first, last)]
+        if sum(stop - start for _, start, stop in pieces) <= FEW_ROWS:
+            found: dict[bytes, bytes | None] = {}
+            for columns, start, stop in pieces:
+                identities, cells = columns.identity[start:stop].to_pylist(), columns.cell[start:stop].to_pylist()
+                _add_older(found, identities, cells, columns.present[start:stop].tolist())
+            rows: Iterable[Any] = found.items()
+        else:
+            of_runs = [some for run in runs if (some := run.pieces(first, last))]
+            rows = self._rows_of([Run(list(map(Loaded, of_run))) for of_run in of_runs])
+        length = len(address)
+        return (
+            (identity[length:], cell)
+            for identity, cell in rows
+            if cell is not None and identity.startswith(address)  # the upper half of its hash may be another key's too
+        )
+
+    def _rows_of(self, runs: Sequence[Run]) -> Iterator[tuple[bytes, bytes]]:
+        for columns in merged(runs, forget_absent=True, part_bytes=self.part_bytes):
+            yield from zip(columns.identity.to_pylist(), columns.cell.to_pylist(), strict=True)
+
+    def parts_of_some(self, keys: list[Any], max_rows: int) -> dict[Any, list[tuple[bytes, bytes]]]:
+        """The same of many keys, as far as there are few rows of each and not more of all; those with more are not named."""
+        self._raise_failed()
+        (tier,) = self.tiers.values()
+        hashes, addresses = self._addresses.hashes(keys), self._addresses.of_many(keys, self._state)
+        uppers, of_key = np.unique(hashes & ~np.uint64(LOWER), return_inverse=True)
+        met = [places for run in tier.runs for places in run.places_of(uppers, uppers | np.uint64(LOWER))]
+        counts = np.zeros(len(uppers), np.int64)
+        for _, which, starts, stops in met:
+            counts[which] += stops - starts
+        few = counts <= FEW_ROWS_OF_KEY
+        few &= np.cumsum(np.where(few, counts, 0)) <= max_rows
+        found: list[dict[bytes, bytes | None]] = [{} for _ in uppers]
+        for columns, which, starts, stops in met:
+            wanted = few[which]
+            which, starts, lengths = which[wanted], starts[wanted], (stops - starts)[wanted]
+            rows = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+            some = columns.take(rows)
+            owners = np.repeat(which, lengths).tolist()
+            for owner, identity, cell, there in zip(
+                owners, some.identity.to_pylist(), some.cell.to_pylist(), some.present.tolist(), strict=True
+            ):
+                found[owner].setdefault(identity, cell if there else None)
+        return {
+            key: [
+                (identity[len(address) :], cell)
+                for identity, cell in found[upper].items()
+                if cell is not None and identity.startswith(address)
+            ]
+            for key, address, upper in zip(keys, addresses, of_key.tolist(), strict=True)
+            if few[upper]
+        }
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -288,7 +268,7 @@ class Cold:
         """
         self.settle()
         self._add(changed)
-        if changed.rows <= AT_ONCE_ROWS:
+        if changed.rows <= tiers.AT_ONCE_ROWS:
             self.settle()
         else:
             self._writer = threading.Thread(target=self._settle_in_thread, name="tidegate-write", daemon=True)
@@ -358,6 +338,34 @@ class Cold:
         for name, runs in [(name, tier.runs) for name, tier in self.tiers.items()]:
             for columns in merged(runs, forget_absent=True, part_bytes=self.part_bytes):
                 yield from zip(self.table_keys(name, columns.identity), listed(columns.cell), strict=True)
+
+    def rows_by_key(self) -> Iterator[tuple[Any, list[tuple[bytes, bytes]]]]:
+        """Where keys have several rows: every table key with its parts and their cells, as they are now."""
+        self.settle()
+        (tier,) = self.tiers.values()
+        of_half: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        half = -1
+        for columns in merged(tier.runs, forget_absent=True, part_bytes=self.part_bytes):
+            uppers = (columns.order >> np.uint64(32)).tolist()
+            rows = zip(uppers, columns.identity.to_pylist(), columns.cell.to_pylist(), strict=True)
+            for upper, identity, cell in rows:
+                if upper != half:
+                    yield from self._by_table_key(of_half)
+                    half, of_half = upper, {}
+                address = address_in(identity)
+                of_half.setdefault(address, []).append((identity[len(address) :], cell))
+        yield from self._by_table_key(of_half)
+
+    def _by_table_key(
+        self, rows: dict[bytes, list[tuple[bytes, bytes]]]
+    ) -> Iterator[tuple[Any, list[tuple[bytes, bytes]]]]:
+        return ((self._addresses.table_key(address), of_key) for address, of_key in rows.items())
+
+    def split(self, identities: Column) -> Iterator[tuple[Any, bytes]]:
+        """Table keys and parts."""
+        for identity in identities.to_pylist():
+            address = address_in(identity)
+            yield self._addresses.table_key(address), identity[len(address) :]
 
     def table_keys(self, tier: str, identities: Column) -> Iterable[Any]:
         if tier == INTS:

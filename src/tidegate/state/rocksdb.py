@@ -2,10 +2,10 @@
 
 For an operator's subtask:
 
-    values             sorted runs, files of this backend's own (state/cold.py)
-    all other state    one database of RocksDB, a column family for each: lists, maps, timers
+    values, lists, maps    sorted runs, files of this backend's own (state/cold.py)
+    timers                 one database of RocksDB, a column family for each kind
 
-What is in use is in memory as on the heap, bounded (state/rocksdb_cache.py); the rest is there. The folder is this process's
+What is in use is in memory as on the heap, bounded (state/hot_table.py); the rest is there. The folder is this process's
 own and is gone when the backend is closed: what counts is in checkpoints.
 
 A snapshot is a checkpoint of RocksDB and of the runs: hard links to files that never change. It can be read in two ways:
@@ -33,8 +33,9 @@ from tidegate.state.backend import KeyedSnapshot, LocalFile, Section, StoredFold
 from tidegate.state.cold import Cold, FrozenCold
 from tidegate.state.cold_table import ColdTable
 from tidegate.state.declarations import Declaration, ListState, MapState, StoredValue, ValueState
+from tidegate.state.hot_table import HotTable
 from tidegate.state.key_groups import overlap
-from tidegate.state.rocksdb_cache import RocksTable, Table
+from tidegate.state.rocksdb_cache import Table
 from tidegate.state.rocksdb_columns import ColdColumns, ColdColumnValue
 from tidegate.state.rocksdb_files import StateFolder, checkpoint_files, sweep
 from tidegate.state.rocksdb_keys import Addresses, group_prefix
@@ -124,17 +125,17 @@ class RocksStateBackend(TableBackend[Table]):
         part_bytes = min(
             self.settings.table_bytes, max(self.settings.memory_bytes // 32, 64 * 1024)
         )  # a merge has some
-        table.cold = Cold(self._runs_folder, self._addresses, declaration.name, part_bytes)
+        table.cold = Cold(self._runs_folder, self._addresses, declaration.name, part_bytes, table.tiers)
         return table
 
     def _new_values(self, declaration: StoredValue) -> ColdValues:
         return self._with_runs(ColdValues, declaration)
 
     def _new_lists(self, declaration: ListState[Any]) -> RocksLists:
-        return RocksLists(declaration, *self._surroundings())
+        return self._with_runs(RocksLists, declaration)
 
     def _new_maps(self, declaration: MapState[Any, Any]) -> RocksMaps:
-        return RocksMaps(declaration, *self._surroundings())
+        return self._with_runs(RocksMaps, declaration)
 
     def _new_timers(self, declaration: TimerState) -> tuple[Table, Handle]:
         timers = RocksTimers(declaration, *self._surroundings())
@@ -153,7 +154,7 @@ class RocksStateBackend(TableBackend[Table]):
 
     def expect(self, keys: list[Hashable]) -> None:
         for _, table, _ in self._states.values():
-            if isinstance(table, ColdValues):
+            if isinstance(table, HotTable):
                 table.expect(keys)
 
     def snapshot(self) -> RocksSnapshot:
@@ -174,11 +175,11 @@ class RocksStateBackend(TableBackend[Table]):
         return snapshot
 
     def clean_up(self, budget_entries: int) -> int:
-        """Entries that are written: of what is not, the newest is not known to stay."""
+        """Rows that are written, of which those of a list may have several elements."""
         removed, now = 0, self._now_ms()
         for _ in range(len(self._swept)):
             table = self._swept[0]
-            assert isinstance(table, (ColdValues, RocksTable))  # with a TTL there are no columns
+            assert isinstance(table, HotTable)  # with a TTL there are no columns
             is_round, looked_at, forgotten = table.sweep(budget_entries, now)
             removed += forgotten
             budget_entries -= looked_at
@@ -266,7 +267,7 @@ class RocksStateBackend(TableBackend[Table]):
                 continue
             declaration, table = self._declared(written.name, written.kind)
             if msgspec.structs.replace(written, name=declaration.name) == row_format(declaration):
-                if isinstance(table, RocksTable):
+                if isinstance(table, RocksTimers):
                     self._copy_rows(states, written, table.family, ours)
                     continue
                 assert isinstance(table, ColdTable)
@@ -336,12 +337,8 @@ class RocksSnapshot(KeyedSnapshot):
 
     def settle(self) -> None:
         """Called by the store, under its lock: write, then make the checkpoint."""
-        for table, changes in self._changes:
-            if isinstance(table, RocksTable):
-                table.write(changes)
-                table.written()
-            else:
-                changes.settle()
+        for _, changes in self._changes:
+            changes.settle()
         if not self._released.is_set():
             self._store.checkpoint(self._folder)
             try:

@@ -9,7 +9,7 @@ Classic mistake: to write a value into the cache and not into `dirty`. It would 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -17,55 +17,41 @@ import pyarrow as pa
 
 from tidegate.errors import TypeDeclarationError
 from tidegate.state.cold import Changed
-from tidegate.state.cold_table import ColdTable
+from tidegate.state.cold_table import CellTable
 from tidegate.state.declarations import ABSENT
 from tidegate.state.fitting import Intake
 from tidegate.state.handles import ValueHandle
 from tidegate.state.heap_tables import NO_KEY, refuse_without_key
+from tidegate.state.hot_table import MAX_UNWRITTEN, MIN_AHEAD_ROWS, HotTable
 from tidegate.state.one_by_one import OneByOneValue
-from tidegate.state.rocksdb_cache import ENTRY_BYTES, MISSING, Generations, Swept
-from tidegate.state.rocksdb_rows import Cells, MapKeys, cells_for, expiries_of
+from tidegate.state.rocksdb_cache import ENTRY_BYTES, MISSING
+from tidegate.state.rocksdb_rows import Cells, MapKeys, expiries_of
 from tidegate.state.runs import listed, take
 
 if TYPE_CHECKING:
-    from tidegate.state.cold import Keys
+    from tidegate.state.cold_keys import Keys
     from tidegate.state.declarations import Declaration, StoredValue
     from tidegate.state.heap_tables import CurrentKey
-    from tidegate.state.runs import Column
+    from tidegate.state.runs import Column, Columns
     from tidegate.state.sections import SectionReader
 
 T = TypeVar("T")
 
 
-#: So many changed values are written at once at the most: for so many a thread holds up the task's, now and then.
-MAX_UNWRITTEN = 1 << 17
 #: A batch is written so many values or bytes at a time, however little memory there is: a write costs a file.
 MIN_TOGETHER = 1024
 MIN_TOGETHER_BYTES = 64 * 1024
-MIN_READ_AHEAD = 64  #: keys, however little memory there is
 
 
-class ColdValues(ColdTable):
-    """Key -> value: what is in use, in dictionaries."""
-
-    declaration: StoredValue
+class ColdValues(CellTable, HotTable):
+    """Key -> value. `dirty_bytes` are beyond ENTRY_BYTES for each key."""
 
     def __init__(self, declaration: StoredValue, *surroundings: Any) -> None:
-        self.cells = cells_for(declaration)
-        super().__init__(declaration, *surroundings)
-        self.dirty: dict[Any, Any] = {}
-        self.dirty_bytes = 0  #: what was set since the last write, beyond ENTRY_BYTES for each key
-        self.clean = Generations(self._size_of)
         self._seen_bytes, self._seen_cells = 0, 1
-        self._swept_to = (0, 0)  #: tier and hash
-        self._coming: list[Any] = []  #: the keys of the next records, until a read has to wait for the disk
-        self._ahead: dict[Any, Any] = {}  #: what was read for them all then; never older than what is written
-        self.resize()
+        super().__init__(declaration, *surroundings)
 
     def resize(self) -> None:
-        share = self.share()
-        self.clean.limit_bytes = share.clean_bytes // 2
-        self.dirty_limit_bytes = share.unwritten_bytes // 2  # the other half is being written
+        super().resize()
         self.dirty_limit = min(self.dirty_limit_bytes // self._entry_bytes(), MAX_UNWRITTEN)
 
     def _size_of(self, kept: Any) -> int:
@@ -88,14 +74,14 @@ class ColdValues(ColdTable):
 
     def find(self, key: Any) -> Any:
         """As it is kept, or ABSENT; of a key that is not in `dirty`."""
-        found = self.clean.find(key)
+        found = self.known.find(key)
         if found is MISSING:
             found = self._pending(key)
             if found is MISSING:
                 found = self._ahead.get(key, MISSING)
                 if found is MISSING:
                     found = self._look_ahead(key) if self._coming else self._stored_one(key)
-            self.clean.remember(key, found)
+            self.known.remember(key, found)
         return found
 
     def _pending(self, key: Any) -> Any:
@@ -106,15 +92,10 @@ class ColdValues(ColdTable):
                 return kept
         return MISSING
 
-    def expect(self, keys: list[Any]) -> None:
-        """The keys of the next records. When one of them has to be read from the disk, all are, together; where a function
-        reads nothing, nothing is read."""
-        self._coming, self._ahead = keys, {}
-
     def _look_ahead(self, key: Any) -> Any:
-        room = max(self.clean.limit_bytes // self._entry_bytes(), MIN_READ_AHEAD)
+        room = max(self.known.limit_bytes // self._entry_bytes(), MIN_AHEAD_ROWS)
         coming, self._coming = self._coming[:room], []
-        dirty, peek, pending = self.dirty, self.clean.peek, self._pending
+        dirty, peek, pending = self.dirty, self.known.peek, self._pending
         ahead = {
             each: ABSENT for each in coming if each not in dirty and peek(each) is MISSING and pending(each) is MISSING
         }
@@ -126,7 +107,7 @@ class ColdValues(ColdTable):
 
     def find_many(self, keys: list[Any]) -> list[Any]:
         """The same for each of many normalised keys, whether in `dirty` or not; the rows are read together."""
-        dirty, find = self.dirty, self.clean.find
+        dirty, find = self.dirty, self.known.find
         found = [dirty.get(key, MISSING) for key in keys]
         unknown: dict[Any, Any] = {}
         for at, kept in enumerate(found):
@@ -152,7 +133,7 @@ class ColdValues(ColdTable):
         for key, kept in self._stored(stored) if stored else ():
             unknown[key] = kept
             self._saw(size_of(kept), 1)
-        self.clean.remember_all(unknown, self._entry_bytes())
+        self.known.remember_all(unknown, self._entry_bytes())
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -178,7 +159,7 @@ class ColdValues(ColdTable):
             self._saw(self.dirty_bytes, len(taken))
             self.dirty_bytes = 0
             self.resize()
-            self.clean.remember_all(taken, self._entry_bytes())
+            self.known.remember_all(taken, self._entry_bytes())
         return taken
 
     # -- in the words of state/timed.py ------------------------------------------------------------------------------
@@ -203,6 +184,9 @@ class ColdValues(ColdTable):
             self.dirty_bytes += size_of(each)
             if len(self.dirty) > limit or self.dirty_bytes > limit_bytes:
                 self.write_out()
+        self._bound()
+
+    def _bound(self) -> None:
         if len(self.dirty) > self.dirty_limit or self.dirty_bytes > self.dirty_limit_bytes:
             self.write_out()
 
@@ -250,29 +234,14 @@ class ColdValues(ColdTable):
 
     # -- with a TTL ------------------------------------------------------------------------------------------------
 
-    def sweep(self, budget_entries: int, now_ms: int) -> Swept:
-        """Some neighbours of the runs at a time, the newest row of each key: of those that have expired and are not changed
-        since, it is noted that they are gone, which is written with all other changes. The rows go with the next merges.
-        """
-        looked_at = forgotten = 0
-        tiers = list(self.cold.tiers)
-        while looked_at < budget_entries and self._swept_to[0] < len(tiers):
-            at, first = self._swept_to
-            pending = self.cold.pending  # before the runs: in between it may become some
-            newer = (self.dirty, *(changed.known for changed in pending))
-            stretch = self.cold.stretch(tiers[at], first, budget_entries - looked_at)
-            self._swept_to = (at + 1, 0) if stretch.go_on is None else (at, stretch.go_on)
-            looked_at += stretch.rows
-            if stretch.newest is not None:
-                expired = np.flatnonzero(expiries_of(stretch.newest.cell) <= now_ms)
-                for key in self.cold.table_keys(tiers[at], take(stretch.newest.identity, expired)):
-                    if not any(key in changes for changes in newer):
-                        self.put(key, ABSENT)
-                        forgotten += 1
-        is_round = self._swept_to[0] == len(tiers)
-        if is_round:
-            self._swept_to = (0, 0)
-        return Swept(is_round, looked_at, forgotten)
+    def _forget_expired(self, tier: str, rows: Columns, newer: Sequence[Mapping[Any, Any]], now_ms: int) -> int:
+        forgotten = 0
+        expired = np.flatnonzero(expiries_of(rows.cell) <= now_ms)
+        for key in self.cold.table_keys(tier, take(rows.identity, expired)):
+            if not any(key in changes for changes in newer):
+                self.dirty[key] = ABSENT
+                forgotten += 1
+        return forgotten
 
 
 def rocks_intake(declaration: Declaration, cells: Cells | MapKeys) -> Intake:
