@@ -565,7 +565,7 @@ def test_what_was_read_ahead_is_never_older_than_what_was_written_since() -> Non
 
 
 def test_lists_and_maps_that_were_read_ahead_are_never_older_than_what_was_written_since() -> None:
-    """All of it leaves memory at once; between the first read, which brings all keys, and theirs they change, and are written."""
+    """All of it leaves memory at once. Between the first read, which brings all keys, and theirs they change and are stored."""
     with rocks_backends(NONE) as made:
         backend, function = made.bound(INT)
 

@@ -311,6 +311,7 @@ class Cold:
             self.pending = self.pending[:-1]
         for name in changed.runs:
             self.tiers[name].merge_some()
+            self.tiers[name].wait_for_room()
 
     def _raise_failed(self) -> None:
         if self.failed is not None:
