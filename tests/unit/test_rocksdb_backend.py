@@ -24,6 +24,8 @@ from tidegate.state.rocksdb_keys import Addresses
 from tidegate.state.rocksdb_options import RocksMemory, database_options
 from tidegate.state.rocksdb_rows import encode_elements
 from tidegate.state.rocksdb_store import RocksStore
+from tidegate.state.ttl import Ttl
+from tidegate.testing.clock import ManualClock
 
 INT = key_type(int)
 ANY = key_type(None)
@@ -592,3 +594,59 @@ def test_lists_and_maps_that_were_read_ahead_are_never_older_than_what_was_writt
         assert [at(key).counts.get("a") for key in range(5)] == [1, 9, None, None, 1]
         assert [len(at(key).counts) for key in range(5)] == [2, 2, 1, 0, 2]
         assert dict(at(9).counts.items()) == {}
+
+
+HOUR, TEN = Ttl("1h"), Ttl("10s")
+
+
+@pytest.mark.parametrize("own", [ALL, range(MAX_PARALLELISM // 2)], ids=["all", "half"])
+@pytest.mark.parametrize(("before", "after"), [(TEN, None), (None, TEN), (TEN, HOUR), (HOUR, TEN)], ids=str)
+def test_files_of_a_state_with_another_ttl_are_restored_with_the_expiries_that_they_have(
+    before: Ttl | None, after: Ttl | None, own: range
+) -> None:
+    def states_with(ttl: Ttl | None) -> Any:
+        class States:
+            total = ValueState(int, ttl=ttl)
+            log = ListState(str, ttl=ttl)
+            counts = MapState(str, int, ttl=ttl)
+
+        return States()
+
+    clock = ManualClock()
+    with rocks_backends(NONE) as made:
+
+        def started(ttl: Ttl | None, groups: range) -> tuple[RocksStateBackend, Any]:
+            backend, function = made.backend(INT, groups, clock), states_with(ttl)
+            bind_states(function, backend)
+            return backend, function
+
+        def seen(backend: RocksStateBackend, function: Any) -> list[Any]:
+            found = []
+            for key in keys:
+                backend.set_current_key(key)
+                found.append((function.total.get(), function.log.get(), dict(function.counts.items())))
+            return found
+
+        backend, function = started(before, ALL)
+        keys = [key for key in range(30) if backend.key_group_of(key) in own]
+        for late in (False, True):
+            for key in range(30):
+                backend.set_current_key(key)
+                function.log.add("b" if late else "a")
+                function.counts.put("b" if late else "a", 1)
+                if not late:
+                    function.total.set(5)
+            clock.advance(6)
+        stored = made.fetched(backend.snapshot(), "stored", ALL)
+        again, function = started(after, own)
+
+        has_layout = (before is None) == (after is None)
+        assert again.restore_files([stored]) == (has_layout and own == ALL)
+        late = (None, ["b"], {"b": 1}) if before is TEN else (5, ["a", "b"], {"a": 1, "b": 1})
+        assert seen(again, function) == [late] * len(keys)
+        clock.advance(5)
+        later = late if before is not TEN or after is None else (None, [], {})
+        assert seen(again, function) == [later] * len(keys)
+        third, function = started(after, own)
+        third.restore_files([made.fetched(again.snapshot(), "again", own)])
+        assert seen(third, function) == [later] * len(keys)
