@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 #: So many changed values are written at once at the most: for so many a thread holds up the task's, now and then.
 MAX_UNWRITTEN = 1 << 17
+MISSES_BEFORE_AHEAD = 32  #: one read in so many keys of a batch is made alone
 MIN_AHEAD_ROWS = 64  #: are read together, however little memory there is
 MAX_AHEAD_ROWS = 8192  #: and so many at the most, about ten milliseconds
 
@@ -110,6 +111,8 @@ class HotTable(ColdTable):
 class HotRows(HotTable):
     """Keys that have several rows each."""
 
+    _reads_alone = 0  #: before those of all keys that are coming are read together
+
     @abstractmethod
     def _rows_of(self, key: Any, change: Any) -> Mapping[bytes, bytes | None]:
         """What a change makes of a key's rows; None: it is gone. When all that is older is in runs, and nothing newer."""
@@ -124,10 +127,20 @@ class HotRows(HotTable):
 
     def _stored(self, key: Any) -> Iterable[tuple[bytes, bytes]]:
         """What is in runs of a key: parts and cells."""
-        if self._coming:
-            self._look_ahead()
+        self._missed()
         found = self._ahead.get(key)
         return self.cold.parts(key) if found is None else found
+
+    def expect(self, keys: list[Any]) -> None:
+        super().expect(keys)
+        self._reads_alone = len(keys) // MISSES_BEFORE_AHEAD
+
+    def _missed(self) -> None:
+        """A read has to wait for the disk. Rows cost more than values: all come when it is not only a few that are wanted."""
+        if self._coming:
+            self._reads_alone -= 1
+            if self._reads_alone < 0:
+                self._look_ahead()
 
     def _look_ahead(self) -> None:
         coming, self._coming = self._coming, []

@@ -97,8 +97,7 @@ class RocksMaps(HotRows):
         return kept
 
     def _stored_entry(self, key: Any, map_key: Any) -> Any:
-        if self._coming:
-            self._look_ahead()
+        self._missed()
         if key in self._ahead and (entries := self.whole(key)) is not None:
             return entries.get(map_key, ABSENT)
         cell = self.cold.get_part(key, self.keys.to_cell(map_key))
