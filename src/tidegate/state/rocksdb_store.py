@@ -215,6 +215,10 @@ class RocksStore:
                 self._unsettled()
                 self._unsettled = None
 
+    @property
+    def is_settled(self) -> bool:
+        return self._unsettled is None
+
     def checkpoint(self, folder: Path) -> None:
         """All that is written, as hard links in a new folder. Only under the lock."""
         try:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tidegate.state.key_codec import decode_key, decode_prefix, encode_key
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 READ_AT_ONCE = 128  #: timers of a group
 MAX_NEAR = 4 * READ_AT_ONCE
+WRITTEN_AT_ONCE = 4096  #: timers, about ten milliseconds
 _FEW_HEADS = 64
 _KEY_AT = GROUP_BYTES + MOMENT_BYTES  #: where the key begins in a row's key
 
@@ -167,8 +169,25 @@ class RocksTimers(Table, TimerTable):
             rows = self._dirty[group] = {}
         rows[row_key] = cell
         self._dirty_bytes += ENTRY_BYTES
-        if self._dirty_bytes > self._dirty_limit_bytes:
-            self.write_out()
+        if self._dirty_bytes > min(self._dirty_limit_bytes, WRITTEN_AT_ONCE * ENTRY_BYTES) and (
+            self.store.is_settled or self._dirty_bytes > self._dirty_limit_bytes
+        ):
+            self._write_some()
+
+    def _write_some(self) -> None:
+        """Ahead of need, and so few that no record waits long: the others when more timers are set. While a snapshot is not
+        written, which would have to be done first, only when there is no room."""
+        with self.store.lock:
+            self.store.settle()
+            all_rows = (row for rows in self._dirty.values() for row in rows.items())
+            written = list(islice(all_rows, WRITTEN_AT_ONCE))
+            self.family.write(written)
+        for row_key, _ in written:
+            rows = self._dirty[group_of(row_key)]
+            del rows[row_key]
+            if not rows:
+                del self._dirty[group_of(row_key)]
+        self._dirty_bytes = max(self._dirty_bytes - len(written) * ENTRY_BYTES, 0) if self._dirty else 0
 
     # -- finding the first -----------------------------------------------------------------------------------------
 
