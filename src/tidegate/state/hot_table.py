@@ -200,10 +200,10 @@ class HotRows(HotTable):
             for address, of_key in groupby(piece, key=lambda row: address_in(row[0])):
                 keys.append(self.addresses.table_key(address))
                 parts.append([row_key[len(address) :] for row_key, _ in of_key])
-            self.load_parts(keys, parts, [cell for _, cell in piece])
+            self.load_parts(keys, parts, pa.array([cell for _, cell in piece], pa.large_binary()))
 
-    def load_parts(self, keys: list[Any], parts: list[list[bytes]], cells: list[bytes]) -> None:
+    def load_parts(self, keys: list[Any], parts: list[list[bytes]], cells: pa.Array) -> None:
         """`cells` are those of all parts, one after the other."""
-        if cells:
-            column, present = pa.array(cells, pa.large_binary()), np.ones(len(cells), np.bool_)
-            self.cold.write(Changed(lambda: (self.cold.parts_of(keys, parts), column, present), len(cells)))
+        if len(cells):
+            present = np.ones(len(cells), np.bool_)
+            self.cold.write(Changed(lambda: (self.cold.parts_of(keys, parts), cells, present), len(cells)))

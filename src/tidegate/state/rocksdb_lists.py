@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from tidegate.state.cold_keys import ELEMENTS
 from tidegate.state.hot_table import HotRows
 from tidegate.state.rocksdb_cache import ENTRY_BYTES, MISSING
@@ -16,8 +18,6 @@ from tidegate.state.rocksdb_keys import SEQUENCE_BYTES
 from tidegate.state.rocksdb_rows import decode_elements, encode_elements, expiry_of, live_elements
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tidegate.state.heap_tables import CurrentKey
     from tidegate.state.hot_table import Rows
     from tidegate.state.runs import Columns
@@ -125,12 +125,12 @@ class RocksLists(HotRows):
 
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         to_cell, admit, first = self.cells.to_cell, self.cells.admit, bytes(SEQUENCE_BYTES)
-        lists = [
-            (key, encode_elements([to_cell(admit(element)) for element in elements]))
-            for key, elements in zip(reader.keys(rows), reader.kept_lists(rows), strict=True)
-            if elements
-        ]
-        self.load_parts([key for key, _ in lists], [[first]] * len(lists), [row for _, row in lists])
+        keys, cells = [], []
+        for key, elements in zip(reader.keys(rows), reader.kept_lists(rows), strict=True):
+            if elements:
+                keys.append(key)
+                cells.append(encode_elements([to_cell(admit(element)) for element in elements]))
+        self.load_parts(keys, [[first]] * len(keys), pa.array(cells, pa.large_binary()))
 
     # -- with a TTL, elements are `Timed` (state/timed.py) ----------------------------------------------------------
 

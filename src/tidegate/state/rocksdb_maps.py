@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from tidegate.state.cold_keys import ENTRIES
 from tidegate.state.declarations import ABSENT
@@ -20,8 +21,6 @@ from tidegate.state.rocksdb_rows import MapKeys, expiries_of, expiry_of
 from tidegate.state.runs import take
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tidegate.state.declarations import MapState
     from tidegate.state.heap_tables import CurrentKey
     from tidegate.state.hot_table import Rows
@@ -208,7 +207,8 @@ class RocksMaps(HotRows):
         to_cell, admit = self.cells.to_cell, self.cells.admit
         key_to_cell, admit_key = self.keys.to_cell, self.keys.admit
         parts = [[key_to_cell(admit_key(key))] for key in reader.map_keys(rows)]
-        self.load_parts(reader.keys(rows), parts, [to_cell(admit(kept)) for kept in reader.kept(rows)])
+        cells = pa.array([to_cell(admit(kept)) for kept in reader.kept(rows)], pa.large_binary())
+        self.load_parts(reader.keys(rows), parts, cells)
 
     # -- with a TTL, values are `Timed` (state/timed.py) ------------------------------------------------------------
 
