@@ -62,7 +62,7 @@ MUTANTS = (
         (
             Change(
                 "state/rocksdb_values.py",
-                "            found = self._pending(key)\n",
+                "            found = self._pending(key) if self.cold.pending else MISSING\n",
                 "            found = MISSING\n",
             ),
         ),
@@ -74,8 +74,8 @@ MUTANTS = (
         (
             Change(
                 "state/rocksdb_values.py",
-                "            kept = pending(key)\n",
-                "            kept = MISSING\n",
+                "            unknown |= found\n            stored = [key for key in stored if key not in found]\n",
+                "",
             ),
         ),
         _UNSETTLED,

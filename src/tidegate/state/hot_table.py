@@ -1,7 +1,7 @@
 """What of a state is in use, as Python objects, over runs on the disk. Part of the RocksDB backend.
 
-Executor, the task's thread. A handle reads and writes here; the runs are read when something is not here, and written when half
-of what may be unwritten is, or for a snapshot. So a key that is in use costs what it costs on the heap.
+Executor, the task's thread. A handle reads and writes here; the runs are read when something is not here, and written when too
+much is unwritten, or for a snapshot. So a key that is in use costs what it costs on the heap.
 
     known     what was read or written, with all changes: a short cut, which may be forgotten at any time
     dirty     what has changed since it was taken to be written
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from tidegate.state import tiers
 from tidegate.state.cold import Changed
 from tidegate.state.cold_table import PIECE_ROWS, ColdTable, Swept
 from tidegate.state.namespaces import is_namespaced
@@ -66,9 +67,10 @@ class HotTable(ColdTable):
     def resize(self) -> None:
         share = self.share()
         self.known.limit_bytes = share.clean_bytes // 2
-        self.dirty_limit_bytes = min(
-            share.unwritten_bytes // 2, MAX_UNWRITTEN * ENTRY_BYTES
-        )  # the other half is pending
+        unwritten_bytes = share.unwritten_bytes
+        if unwritten_bytes > tiers.AT_ONCE_ROWS * ENTRY_BYTES:
+            unwritten_bytes //= 2  # the other half is being written, in a thread
+        self.dirty_limit_bytes = min(unwritten_bytes, MAX_UNWRITTEN * ENTRY_BYTES)
 
     def expect(self, keys: list[Any]) -> None:
         """The keys of the next records. When one of them has to be read from the disk, all are, together; where a function
@@ -84,17 +86,17 @@ class HotTable(ColdTable):
 
     def sweep(self, budget_rows: int, now_ms: int) -> Swept:
         looked_at = forgotten = 0
-        tiers = list(self.cold.tiers)
-        while looked_at < budget_rows and self._swept_to[0] < len(tiers):
+        names = list(self.cold.tiers)
+        while looked_at < budget_rows and self._swept_to[0] < len(names):
             at, first = self._swept_to
             newer = [self.dirty, *(changed.known for changed in self.cold.pending)]  # before the runs
-            stretch = self.cold.stretch(tiers[at], first, budget_rows - looked_at)
+            stretch = self.cold.stretch(names[at], first, budget_rows - looked_at)
             self._swept_to = (at + 1, 0) if stretch.go_on is None else (at, stretch.go_on)
             looked_at += stretch.rows
             if stretch.newest is not None:
-                forgotten += self._forget_expired(tiers[at], stretch.newest, newer, now_ms)
+                forgotten += self._forget_expired(names[at], stretch.newest, newer, now_ms)
         self._bound()
-        is_round = self._swept_to[0] == len(tiers)
+        is_round = self._swept_to[0] == len(names)
         if is_round:
             self._swept_to = (0, 0)
         return Swept(is_round, looked_at, forgotten)

@@ -76,7 +76,7 @@ class ColdValues(CellTable, HotTable):
         """As it is kept, or ABSENT; of a key that is not in `dirty`."""
         found = self.known.find(key)
         if found is MISSING:
-            found = self._pending(key)
+            found = self._pending(key) if self.cold.pending else MISSING
             if found is MISSING:
                 found = self._ahead.get(key, MISSING)
                 if found is MISSING:
@@ -95,10 +95,10 @@ class ColdValues(CellTable, HotTable):
     def _look_ahead(self, key: Any) -> Any:
         room = max(self.known.limit_bytes // self._entry_bytes(), MIN_AHEAD_ROWS)
         coming, self._coming = self._coming[:room], []
-        dirty, peek, pending = self.dirty, self.known.peek, self._pending
-        ahead = {
-            each: ABSENT for each in coming if each not in dirty and peek(each) is MISSING and pending(each) is MISSING
-        }
+        dirty, peek = self.dirty, self.known.peek
+        ahead = {each: ABSENT for each in coming if each not in dirty and peek(each) is MISSING}
+        if self.cold.pending:
+            ahead = {each: ABSENT for each in ahead if self._pending(each) is MISSING}
         if len(ahead) > 1 and key in ahead:
             ahead.update(self._stored(list(ahead)))
             self._ahead = ahead
@@ -121,14 +121,11 @@ class ColdValues(CellTable, HotTable):
         return found
 
     def _read(self, unknown: dict[Any, Any]) -> None:
-        pending = self._pending
-        stored = []
-        for key in unknown:
-            kept = pending(key)
-            if kept is MISSING:
-                stored.append(key)
-            else:
-                unknown[key] = kept
+        stored = list(unknown)
+        if self.cold.pending:
+            found = {key: kept for key in stored if (kept := self._pending(key)) is not MISSING}
+            unknown |= found
+            stored = [key for key in stored if key not in found]
         size_of = self.cells.size_of
         for key, kept in self._stored(stored) if stored else ():
             unknown[key] = kept
