@@ -17,7 +17,7 @@ from rocksdb_kit import AMPLE, FORGETFUL, HASTY, NONE, RocksBackends, rocks_back
 from state_kit import MAX_PARALLELISM
 
 from tidegate.protocol.redistribution import owner_of
-from tidegate.state import cold as cold_module
+from tidegate.state import tiers
 from tidegate.state.backend import StoredFolder, bind_states
 from tidegate.state.cold_table import ColdTable
 from tidegate.state.declarations import ValueState
@@ -159,17 +159,15 @@ class Job:
 @pytest.fixture
 def eager_merges(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[random.Random], None]]:
     def draw(dice: random.Random) -> None:
-        monkeypatch.setattr(cold_module, "MAX_RUNS", dice.choice([1, 2, 6]))
-        monkeypatch.setattr(
-            cold_module, "_AT_ONCE_ROWS", dice.choice([0, 50, 16_384])
-        )  # the fewer, the more in the thread
+        monkeypatch.setattr(tiers, "MAX_RUNS", dice.choice([1, 2, 6]))
+        monkeypatch.setattr(tiers, "AT_ONCE_ROWS", dice.choice([0, 50, 16_384]))  # the fewer, the more in threads
 
     return draw
 
 
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", range(3))
 def test_values_are_those_of_plain_dictionaries_after_any_number_of_restores(eager_merges: Any, part: int) -> None:
-    for seed in range(3 * part, 3 * part + 3):
+    for seed in range(4 * part, 4 * part + 4):
         run(seed, eager_merges)
 
 

@@ -445,9 +445,8 @@ MUTANTS = (
         (
             Change(
                 "state/rocksdb_lists.py",
-                "        return live_elements(cell, now_ms)\n",
-                "        kept, entries, expired = live_elements(cell, now_ms)\n"
-                "        return (None if expired else kept), entries, expired\n",
+                "                change.rewritten[part] = live\n",
+                "                change.rewritten[part] = None\n",
             ),
         ),
         (STATE_TTL,),

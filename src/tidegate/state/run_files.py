@@ -18,7 +18,8 @@ import msgspec
 import numpy as np
 
 from tidegate.errors import CheckpointDamaged
-from tidegate.state.cold import INTS, Cold
+from tidegate.state.cold import Cold
+from tidegate.state.cold_keys import ELEMENTS, INTS
 from tidegate.state.key_codec import encode_key
 from tidegate.state.key_groups import key_groups as groups_of
 from tidegate.state.key_groups import overlap
@@ -123,6 +124,9 @@ def rows_of(folder: Path, stored: RunsOf, state: str, start: bytes, stop: bytes)
 
 
 def _rows(tier: str, runs: list[Run], max_parallelism: int) -> Iterator[tuple[bytes, bytes]]:
+    if tier == ELEMENTS:
+        yield from _in_order(runs)
+        return
     for columns in merged(runs, forget_absent=True, part_bytes=_PIECE_BYTES):
         addresses: Any = listed(columns.identity)
         if tier == INTS:
@@ -133,6 +137,19 @@ def _rows(tier: str, runs: list[Run], max_parallelism: int) -> Iterator[tuple[by
                 for group, key in zip(groups, addresses, strict=True)
             ]
         yield from zip(addresses, _cells(columns.cell), strict=True)
+
+
+def _in_order(runs: list[Run]) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of each key together, in the order of their parts."""
+    half, rows = -1, list[tuple[bytes, bytes]]()
+    for columns in merged(runs, forget_absent=True, part_bytes=_PIECE_BYTES):
+        uppers = (columns.order >> np.uint64(32)).tolist()
+        for upper, identity, cell in zip(uppers, columns.identity.to_pylist(), columns.cell.to_pylist(), strict=True):
+            if upper != half:
+                yield from sorted(rows)
+                half, rows = upper, []
+            rows.append((identity, cell))
+    yield from sorted(rows)
 
 
 def _cells(column: Any) -> list[bytes]:

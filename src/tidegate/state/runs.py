@@ -156,6 +156,15 @@ def order_of(hashes: Array, namespaces: Sequence[bytes] | None = None) -> Array:
     return hashes ^ lower  # that of no bytes is 0
 
 
+LOWER = (1 << 32) - 1
+
+
+def order_of_rows(hashes: Array, identities: Sequence[bytes]) -> Array:
+    """Of keys that have several rows, told apart by what their identities say after the key."""
+    lower = np.fromiter(map(zlib.crc32, identities), np.uint64, len(identities))
+    return hashes & ~np.uint64(LOWER) | lower
+
+
 def order_range(groups: range, max_parallelism: int) -> tuple[int, int]:
     """The least and the greatest hash of these key groups (see `key_groups.key_group`)."""
 
@@ -267,24 +276,58 @@ class Run:
                 if len(found):
                     yield part.columns, sought[found], places
 
-    def find_one(self, order: int, identity: Any) -> tuple[Columns, int] | None:
+    def find_one(self, order: np.uint64, identity: Any) -> tuple[Columns, int] | None:
         """The same for one, with a tenth of the calls."""
-        number = bisect_right(self._firsts, order) - 1
+        number = bisect_right(self._firsts, order) - 1 if len(self.parts) > 1 else 0
         if number < 0:
             return None
         columns = self.parts[number].columns
-        at = int(columns.order.searchsorted(np.uint64(order)))
-        while at < len(columns) and int(columns.order[at]) == order:
+        at = int(columns.order.searchsorted(order))
+        while at < len(columns) and columns.order[at] == order:
             here = columns.identity[at]
             if (here.as_py() if isinstance(here, pa.Scalar) else int(here)) == identity:
                 return columns, at
             at += 1
         return None
 
+    def between(self, first: int, last: int) -> Iterator[tuple[Columns, int, int]]:
+        """The same as `pieces`, by places: of the few rows of one key, with a tenth of the calls."""
+        ends = np.array([first, last], np.uint64)
+        begin = max(bisect_right(self._firsts, first) - 1, 0)
+        for part in self.parts[begin : bisect_right(self._firsts, last)]:
+            order = part.columns.order
+            start, stop = order.searchsorted(ends).tolist()
+            while stop < len(order) and order[stop] == ends[1]:
+                stop += 1
+            if start < stop:
+                yield part.columns, start, stop
+
+    def places_of(self, first: Array, last: Array) -> Iterator[tuple[Columns, Array, Array, Array]]:
+        """For each part that has rows of some ranges of hashes (ascending, and apart): its rows, which ranges, from where to
+        where."""
+        for part in self.parts:
+            begin, end = np.searchsorted(last, np.array([part.first, part.last], np.uint64), "left").tolist()
+            some = slice(begin, min(end + 1, len(first)))
+            starts = np.searchsorted(part.columns.order, first[some], "left")
+            stops = np.searchsorted(part.columns.order, last[some], "right")
+            there = np.flatnonzero(stops > starts)
+            if len(there):
+                yield part.columns, there + begin, starts[there], stops[there]
+
     def pieces(self, first: int, last: int) -> list[Columns]:
         """The rows between two hashes, both included, in order."""
-        some = [part.columns.within(first, last) for part in self.parts if part.first <= last and part.last >= first]
+        start = max(bisect_right(self._firsts, first) - 1, 0)
+        some = [part.columns.within(first, last) for part in self.parts[start : bisect_right(self._firsts, last)]]
         return [columns for columns in some if len(columns)]
+
+    def end_of(self, first: int, rows: int) -> int:
+        """The hash of the last of so many rows from a hash on; MAX_ORDER where there are fewer."""
+        for part in self.parts[max(bisect_right(self._firsts, first) - 1, 0) :]:
+            at = int(part.columns.order.searchsorted(np.uint64(first)))
+            if at + rows <= len(part.columns):
+                return int(part.columns.order[at + rows - 1])
+            rows -= len(part.columns) - at
+        return MAX_ORDER
 
 
 def find_in(runs: Sequence[Run], order: Array, identity: Column) -> Iterator[tuple[Columns, Array, Array]]:
@@ -325,11 +368,17 @@ def merged(runs: Sequence[Run], *, forget_absent: bool, part_bytes: int) -> Iter
         pieces = [piece for run in runs for piece in run.pieces(first, last)]
         first = last + 1
         if pieces:
-            columns = Columns.joined(pieces).sorted().without_older()
-            if forget_absent and not columns.present.all():
-                columns = columns.take(np.flatnonzero(columns.present))
+            columns = together(pieces, forget_absent=forget_absent)
             if len(columns):
                 yield columns
+
+
+def together(pieces: Sequence[Columns], *, forget_absent: bool) -> Columns:
+    """Sorted rows of several runs (newest first) as those of one."""
+    columns = Columns.joined(pieces).sorted().without_older() if len(pieces) > 1 else pieces[0]
+    if forget_absent and not columns.present.all():
+        columns = columns.take(np.flatnonzero(columns.present))
+    return columns
 
 
 def _every(step: int, run: Run) -> Iterator[int]:
