@@ -5,6 +5,10 @@
 The writer keeps rows until the barrier, and `prepare` hands them to the checkpoint. When the checkpoint is complete, the
 committer writes them in one transaction together with their name. A commit that is asked for again finds the name: that is the
 evidence.
+
+    tidegate simulate examples/own_sink.py
+
+kills the job in every way, a hundred times, and finds nothing. Take the evidence away, and it says what is doubled, and how.
 """
 
 import json
@@ -27,6 +31,26 @@ class SqliteSink(tg.Sink):
 
     def committer(self, context: tg.WriterContext) -> tg.Committer:
         return Committer(self.file)
+
+    def at_place(self, folder: str) -> "SqliteSink":
+        """The same sink in a folder of a simulated run's own."""
+        return SqliteSink(make_tables(f"{folder}/squares.db"))
+
+    def read_back(self) -> list:
+        """What a reader finds there."""
+        database = sqlite3.connect(self.file)
+        try:
+            return database.execute("SELECT * FROM squares").fetchall()
+        finally:
+            database.close()
+
+
+def make_tables(file: str) -> str:
+    database = sqlite3.connect(file)
+    database.execute("CREATE TABLE IF NOT EXISTS squares (n int, square int)")
+    database.execute("CREATE TABLE IF NOT EXISTS done (name text PRIMARY KEY)")
+    database.close()
+    return file
 
 
 class Writer(tg.SinkWriter):
@@ -66,10 +90,7 @@ class Committer(tg.Committer):
 
 if __name__ == "__main__":
     folder = Path(tempfile.mkdtemp(prefix="own-sink-", dir=sys.argv[1] if len(sys.argv) > 1 else None))
-    file = str(folder / "squares.db")
-    with sqlite3.connect(file) as made:
-        made.execute("CREATE TABLE squares (n int, square int)")
-        made.execute("CREATE TABLE done (name text PRIMARY KEY)")
+    file = make_tables(str(folder / "squares.db"))
     env = tg.StreamEnvironment("own-sink", parallelism=2)
     env.checkpointing(every="1s", storage=f"file://{folder}/checkpoints")
     squares = env.from_sequence(1, 100, uid="numbers").map(lambda n: (n, n * n), returns=tuple[int, int])
