@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import random
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 import tidegate as tg
 from tidegate.batch import Batch, Origins
-from tidegate.functions.watermarks import milliseconds
 from tidegate.graph.plan import plan_job
 from tidegate.protocol.watermarks import IDLE, MIN_WATERMARK
 from tidegate.task.operators.timers import Time
@@ -127,18 +123,6 @@ def test_a_watermark_may_be_any_number_or_a_datetime() -> None:
     assert output.watermark == 9
     with pytest.raises(tg.TidegateError, match="not str"):
         output.emit_watermark("soon")
-
-
-def test_a_datetime_is_the_millisecond_that_a_column_of_it_is() -> None:
-    rng = random.Random(5)
-    places = [(rng.randint(-(10**12), 4 * 10**12), rng.choice([0, 0, 1, 999])) for _ in range(20_000)]
-    moments = [datetime(1970, 1, 1) + timedelta(milliseconds=ms, microseconds=us) for ms, us in places]
-    zones = [timezone(timedelta(minutes=rng.randint(-700, 700))) for _ in moments]
-    aware = [moment.replace(tzinfo=UTC).astimezone(zone) for moment, zone in zip(moments, zones, strict=True)]
-    whole = pc.cast(pa.array(moments, pa.timestamp("us")), pa.timestamp("ms"), safe=False).cast(pa.int64()).to_pylist()
-
-    assert list(map(milliseconds, moments)) == whole
-    assert list(map(milliseconds, aware)) == whole
 
 
 def test_what_is_no_generator_is_refused() -> None:

@@ -115,11 +115,11 @@ MUTANTS = (
         (
             Change(
                 "functions/watermarks.py",
-                "    moments = (plain - datetime(1970, 1, 1)) // timedelta(microseconds=1)\n",
-                "    moments = int((plain - datetime(1970, 1, 1)).total_seconds() * 1000) * 1000\n",
+                "    return (plain - datetime(1970, 1, 1)) // timedelta(milliseconds=1)\n",
+                "    return int((plain - datetime(1970, 1, 1)).total_seconds() * 1000)\n",
             ),
         ),
-        ("tests/protocol/test_watermark_generators.py",),
+        ("tests/unit/test_durations.py",),
     ),
     Mutant(
         "idleness-swallows-a-watermark",
