@@ -228,9 +228,10 @@ def test_keys_that_are_equal_are_one_key_however_they_are_written(assigner: Any,
             key_by=key,
             input_type=tuple[of, int, int],
         )
-        for turn in zip(*groups, strict=True):
+        for number, turn in enumerate(zip(*groups, strict=True)):
             running.process_many([(each, 0, 1) for each in turn], [0] * len(turn))
-            running.restore(running.snapshot())
+            if not number:  # of what is stored equal keys are one in any case
+                running.restore(running.snapshot())
         windows = 2 if isinstance(assigner, tg.SlidingEventTimeWindows) else 1
         counts = [row["n"] if isinstance(row, dict) else row[3][0] for row in running.end_input()]
         assert counts == [3] * windows * len(groups)
