@@ -100,11 +100,12 @@ class SparkCluster:
         return frozenset(str(pending.keySet().mkString("\n")).split("\n")) if pending.nonEmpty() else frozenset()
 
     def warm_up(self, done: Callable[[], None]) -> None:
-        """A task that does nothing on each slot that is free: it starts the executor's worker daemon, which imports all."""
+        """A task that does nothing on each executor: Spark deals them out one by one. It starts the worker daemon, which
+        imports all, and has the JVM load what a slot needs."""
 
         def run() -> None:
             try:
-                tasks = total_slots(self._session)
+                tasks = len(self._session.sparkContext._jsc.sc().statusTracker().getExecutorInfos())
                 self._session.range(0, tasks, 1, tasks).mapInArrow(_pass_on, "id long").collect()
             except Exception:  # the job moves all the same, and takes longer
                 log.exception("executors were not warmed up")
