@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 from load_traces import (
@@ -297,6 +298,8 @@ def test_vertices_that_are_tied_have_the_same_number() -> None:
     b = Vertex("count", "count", ("count",), 2, 1, ("numbers",), tied_to="x")
     answer = Steps(a, b).first_answer(300, {"numbers": [0.1, 0.1], "count": [0.95, 0.95]})
     assert getattr(answer, "parallelism", None) == {"numbers": 3, "count": 3}
+    bound = Steps(replace(a, most=2), b).first_answer(300, {"numbers": [0.1, 0.1], "count": [0.95, 0.95]})
+    assert bound is None, "the source has two splits"
 
 
 def test_where_nobody_knows_the_backlog_it_waits_for_the_job_to_catch_up() -> None:

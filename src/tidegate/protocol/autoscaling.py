@@ -309,11 +309,13 @@ class Autoscaling:
         return {id: max(wanted.get(id, 0) for _, wanted in self._wanted) for id in ids}
 
     def _tied(self, asked: dict[str, int]) -> dict[str, int]:
-        largest: dict[str, int] = {}
-        for vertex in self.vertices:
-            if vertex.tied_to:
-                largest[vertex.tied_to] = max(largest.get(vertex.tied_to, 0), asked[vertex.id])
-        return {vertex.id: largest.get(vertex.tied_to, asked[vertex.id]) for vertex in self.vertices}
+        """Vertices that are tied get what the one gets that wants most, within the bounds of each of them."""
+        same = dict(asked)
+        for word in {vertex.tied_to for vertex in self.vertices if vertex.tied_to}:
+            tied = [vertex for vertex in self.vertices if vertex.tied_to == word]
+            most = max(min(vertex.most for vertex in tied), tied[0].parallelism)
+            same |= dict.fromkeys((v.id for v in tied), min(most, max(asked[v.id] for v in tied)))
+        return same
 
     # -- what can be had ----------------------------------------------------------------------------------------------
 
