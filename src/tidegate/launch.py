@@ -19,6 +19,7 @@ from tidegate.client import JobClient
 from tidegate.config import JobConfig
 from tidegate.connectors.collect_sink import CollectedResults, CollectSink
 from tidegate.console import show_out
+from tidegate.coordinator.autoscaling import Autoscaler
 from tidegate.coordinator.execution import JobExecution
 from tidegate.coordinator.inputs import written_sources
 from tidegate.coordinator.job import JobRun
@@ -135,6 +136,19 @@ def launch(program: Program, config: JobConfig, quiet: bool = False) -> JobClien
     served = ServedJob(job_id(program.name, config.storage), program.name, config, view, client, time.time())
     served.runtime_environment = RuntimeEnvironment(spark_settings(session), spark_pages(session))
     keep_history(served, store)
+    if config.autoscaler:
+        view.subscribe(
+            Autoscaler(
+                policy=config.scaling_policy(),
+                excluded=config.autoscaler_excluded,
+                view=view,
+                plan=lambda: client.plan,
+                ask=lambda numbers, reason: client.request_rescale(numbers, reason=reason),
+                slots=cluster.slots,
+                clock=time.monotonic,
+                wall_clock=time.time,
+            )
+        )
     if server is not None:
         client.url = server.serve(served)
     if onlooker is not None:

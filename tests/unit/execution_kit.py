@@ -23,6 +23,7 @@ from tidegate.connectors.collect_sink import CollectedResults
 from tidegate.coordinator.execution import JobExecution
 from tidegate.coordinator.job import JobRun
 from tidegate.coordinator.observing import JobStatus, JobView
+from tidegate.errors import NotEnoughSlots
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import AttemptId, SlotId
 from tidegate.ports import GangEnd, NoCrashPoints
@@ -188,8 +189,8 @@ class ScriptedGang:
     def join(self, timeout_s: float) -> bool:
         return all(slot.join(timeout_s) for slot in list(self.cluster.slots))
 
-    def executors_left(self) -> list[str]:
-        return []
+    def executors(self) -> list[str]:
+        return self.cluster.executors
 
 
 @dataclass
@@ -199,6 +200,9 @@ class ScriptedCluster:
     plan: JobPlan
     holds: set[type] = field(default_factory=set)
     slots: list[ScriptedSlot] = field(default_factory=list)
+    executors: list[str] = field(default_factory=lambda: ["0", "1"])
+    leaving: set[str] = field(default_factory=set)  #: of these
+    has_room: bool = True  #: for the plan, without those that leave
     bind_address: str = "127.0.0.1"
     call_address: str = "127.0.0.1"
     _gang: ScriptedGang | None = None
@@ -211,10 +215,17 @@ class ScriptedCluster:
         return ScriptedGang(self, attempt, token, address[1], on_end)
 
     def check_plan(self, plan: JobPlan) -> None:
-        pass
+        if not self.has_room:
+            raise NotEnoughSlots("too few", needed=len(plan.slots), there=0)
 
     def use_plan(self, plan: JobPlan) -> None:
         self.plan = plan
+
+    def leaving_executors(self) -> frozenset[str]:
+        return frozenset(self.leaving)
+
+    def warm_up(self, done: Callable[[], None]) -> None:
+        done()
 
     def replace_executor(self, executor: str) -> None:
         pass

@@ -13,7 +13,15 @@ from tidegate.cli.display import LiveDisplay, starting_line
 from tidegate.cli.screen import JobScreen
 from tidegate.config import JobConfig
 from tidegate.console import current_console
-from tidegate.coordinator.observing import CheckpointStatus, JobEvent, JobStatus, JobView, SlotReported
+from tidegate.coordinator.observing import (
+    CheckpointStatus,
+    ExecutorsLeaving,
+    JobEvent,
+    JobStatus,
+    JobView,
+    ScalingDecided,
+    SlotReported,
+)
 from tidegate.coordinator.rates import RateMeter
 from tidegate.ids import SlotId
 from tidegate.telling.plain import PlainDisplay
@@ -393,6 +401,20 @@ def test_plain_says_a_failure_once_and_when_the_restart_comes() -> None:
     plain.publish(failed("ValueError: x", restart_in_s=1.5), status(JobStatus.RESTARTING, "in 1.5 s: ValueError: x"))
 
     assert plain.lines[1:] == ["attempt g1-a1 failed: ValueError: x", "RESTARTING in 1.5 s"]
+
+
+def test_plain_says_what_the_autoscaler_has_decided_and_which_executors_are_leaving() -> None:
+    plain = Plain()
+    plain.publish(
+        ScalingDecided({"count": 4}, "count: 2 to 4 (95% busy)", 0.0), ScalingDecided({}, "too few slots", 0.0)
+    )
+    plain.publish(ExecutorsLeaving(("3",), 0.0))
+
+    assert plain.lines[1:] == [
+        "autoscaler: rescaling: count: 2 to 4 (95% busy)",
+        "autoscaler: not rescaled: too few slots",
+        "leaving, with slots of the job: executors 3",
+    ]
 
 
 def test_plain_sums_checkpoints_up_at_most_every_ten_seconds() -> None:

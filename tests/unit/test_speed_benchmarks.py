@@ -37,6 +37,15 @@ def test_plots_keep_to_their_frame_whatever_is_measured(benchmarks: Any) -> None
             assert module.TOP <= module.y_of(value, low, high, min(values) > 0) <= module.HEIGHT - module.BOTTOM
 
 
+def test_coordinator(benchmarks: Any, said: Any) -> None:
+    benchmarks("coordinator").main(["--slots", "6,12"])
+
+    few, more = said()["runs"]
+    assert (few["slots"], more["slots"]) == (6, 12)
+    assert few["metadata_bytes"] > 1000
+    assert few["told_bytes"] < more["told_bytes"]
+
+
 def test_latency(benchmarks: Any, monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
     module = benchmarks("latency")
     monkeypatch.setattr(module, "WARM_UP_S", 0)

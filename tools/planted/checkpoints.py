@@ -481,7 +481,7 @@ MUTANTS = (
         (
             Change(
                 "protocol/credit.py",
-                "            self._waiting[sender] = self._early.pop(sender)\n",
+                "            self._called[sender] = self._early.pop(sender)\n",
                 "            del self._early[sender]\n",
             ),
         ),

@@ -226,6 +226,33 @@ class StreamEnvironment:
         """
         return self._tell("object_reuse", reuse=reuse)
 
+    def autoscaling(
+        self, enabled: bool = True, *, target: float | None = None, min_parallelism: int | None = None,
+        max_parallelism: int | None = None, stabilization: Duration | None = None, window: Duration | None = None,
+        scale_down: Duration | None = None, catch_up: Duration | None = None, exclude: Iterable[str] | None = None,
+    ) -> StreamEnvironment:  # fmt: skip
+        """The job is rescaled as its load asks for it, so that the busiest subtask of each vertex works `target` of its time,
+        0.7 unless told otherwise. Each decision is in the job's log, with its reason. Off by default.
+
+        After a start it is left alone for `stabilization`, then measured over a `window`. A vertex gets fewer subtasks when it
+        has needed no more for as long as `scale_down`. A backlog is to be read within `catch_up`. `exclude`: uids of operators
+        that keep their parallelism.
+
+            >>> env = env.autoscaling(max_parallelism=8, scale_down="15min")
+        """
+        return self._tell(
+            "autoscaling",
+            enabled=enabled,
+            target=target,
+            min_parallelism=min_parallelism,
+            max_parallelism=max_parallelism,
+            stabilization=stabilization,
+            window=window,
+            scale_down=scale_down,
+            catch_up=catch_up,
+            exclude=exclude,
+        )
+
     def on_term(self, how: str, *, timeout: Duration | None = None) -> StreamEnvironment:
         """What SIGTERM, as supervisors send it, ends the job with: a "checkpoint" (the default), a "savepoint", or "cancel":
         neither. After `timeout`, 25 seconds unless told otherwise, the program ends in any case.

@@ -18,7 +18,9 @@ from tidegate.coordinator.observing import (
     AttemptStarted,
     CheckpointChanged,
     CheckpointStatus,
+    ExecutorsLeaving,
     JobEvent,
+    ScalingDecided,
     StatusChanged,
 )
 from tidegate.graph.plan import JobPlan
@@ -74,5 +76,9 @@ class JsonDisplay:
                     path=statistics.path,
                     failure=statistics.failure,
                 )
+            case ScalingDecided(parallelism, reason):
+                self.say("scaling", job=job, parallelism=dict(parallelism), reason=reason)
+            case ExecutorsLeaving(executors):
+                self.say("leaving", job=job, executors=executors)
             case _:
                 pass  # heartbeats, acknowledgements

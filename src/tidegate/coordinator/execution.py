@@ -18,7 +18,8 @@ from typing import Protocol
 from tidegate.coordinator.attempt import Attempt, Timeouts
 from tidegate.coordinator.job import AttemptInputs, JobEnded, JobRun
 from tidegate.coordinator.job_loop import JobLoop
-from tidegate.coordinator.observing import JobStatus, StatusChanged
+from tidegate.coordinator.leaving import LeavingWatch
+from tidegate.coordinator.observing import JobLine, JobStatus, StatusChanged
 from tidegate.coordinator.outcomes import AttemptEnded, AttemptFinished, AttemptRescaled, Outcome
 from tidegate.coordinator.savepoints import SavepointDesk, SavepointRequest, refuse
 from tidegate.coordinator.server import ControlServer
@@ -49,8 +50,8 @@ class RunningGang(Protocol):
     def start(self) -> None: ...
     def cancel(self) -> None: ...
     def join(self, timeout_s: float) -> bool: ...
-    def executors_left(self) -> list[str]:
-        """After the end: executors that still hold slots of the gang."""
+    def executors(self) -> list[str]:
+        """On which tasks of the gang run; after the end: those that still hold its slots."""
 
 
 class Cluster(Protocol):
@@ -69,6 +70,12 @@ class Cluster(Protocol):
 
     def use_plan(self, plan: JobPlan) -> None:
         """For the gangs from now on."""
+
+    def leaving_executors(self) -> frozenset[str]:
+        """That were told to go, and take no new tasks. `check_plan` does not count them."""
+
+    def warm_up(self, done: Callable[[], None]) -> None:
+        """Have executors that have never run a slot ready for some; returns at once. `done` is called from another thread."""
 
     def replace_executor(self, executor: str) -> None:
         """It does not answer: have it killed and replaced, where there is somebody who can."""
@@ -230,6 +237,9 @@ class JobExecution:
         gang = self._cluster.gang(
             inputs.id, (self._cluster.call_address, server.port), token, self._gang_ended_callback(inputs.id)
         )
+        watch = LeavingWatch(
+            self._cluster, self._job.plan, self._job.view, self._savepoint, self._post, time.monotonic, time.time
+        )
         self._gang_running = True
         gang.start()
         try:
@@ -238,9 +248,10 @@ class JobExecution:
                 if time.monotonic() >= attempt.next_wake() - 1e-4 or self._queue.empty():
                     attempt.tick(all_heard=self._queue.empty())
                 self._replace_stuck_executors(attempt)
+                watch.look(attempt, gang)
                 if self._desk.rescaling is not None and attempt.running:
                     done = self._desk.rescaled(time.monotonic(), attempt.latest_completed)
-                    log.info("rescaled to %s; nothing was processed for %.2f s", done.parallelism, done.gap_s)
+                    self._say_gap("moved" if done.parallelism == {} else f"rescaled to {done.parallelism}", done.gap_s)
             if isinstance(attempt.outcome, AttemptFinished | AttemptRescaled):
                 self._await_gang(FINISH_S)
         finally:
@@ -260,6 +271,12 @@ class JobExecution:
             attempt.abandon_savepoints()
             self._attempt = None
         return attempt
+
+    def _say_gap(self, what: str, gap_s: float) -> None:
+        line = f"{what}; nothing was processed for {gap_s:.2f} s"
+        log.info("%s", line)
+        attempt = "" if self._attempt is None else str(self._attempt.id)
+        self._job.view.log(JobLine(time.time(), "INFO", "tidegate.job", line, attempt))
 
     def _savepoint(self, request: SavepointRequest) -> None:
         if self._attempt is None or not self._attempt.running:
@@ -286,7 +303,7 @@ class JobExecution:
             self._leaving.clear()
         for gang, since in [entry for entry in self._leaving if time.monotonic() - entry[1] > LEAVE_S]:
             self._leaving.remove((gang, since))
-            for executor in gang.executors_left():
+            for executor in gang.executors():
                 log.warning("executor %s has not let go of an ended attempt for %g s; replacing it", executor, LEAVE_S)
                 # The cluster manager may take its time to answer.
                 threading.Thread(

@@ -10,7 +10,7 @@ import enum
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Union
 
@@ -22,6 +22,9 @@ from tidegate.ids import AttemptId, SlotId
 from tidegate.wire.control import Heartbeat, OperatorMetrics, Sampled, SlotSnapshot, SnapshotTimings
 
 log = logging.getLogger("tidegate.coordinator")
+
+MAX_PARTS = 100_000  #: of slots, in all remembered checkpoints together: each takes the driver about 800 bytes
+LEAST_REMEMBERED = 20  #: checkpoints, however many slots there are
 
 
 class JobStatus(enum.Enum):
@@ -54,6 +57,7 @@ class AttemptStarted:
     restored_from: int | None
     at: float
     restored_path: str = ""  #: the metadata file of what was restored
+    splits: Mapping[str, int] = field(default_factory=dict)  #: that each source has still to read, by uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +193,31 @@ class CheckpointsDiscarded:
 
 
 @dataclass(frozen=True, slots=True)
+class ScalingDecided:
+    """By the autoscaler. `parallelism`: of each vertex that is to have another; none: more would help, and cannot be had."""
+
+    parallelism: Mapping[str, int]
+    reason: str
+    at: float
+
+    @property
+    def sentence(self) -> str:
+        return f"autoscaler: {'rescaling' if self.parallelism else 'not rescaled'}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorsLeaving:
+    """They were told to go, and slots of the job run there: it moves as soon as there is room elsewhere."""
+
+    executors: tuple[str, ...]  #: Spark's ids
+    at: float
+
+    @property
+    def sentence(self) -> str:
+        return f"leaving, with slots of the job: executors {', '.join(self.executors)}"
+
+
+@dataclass(frozen=True, slots=True)
 class JobLine:
     """One line of the job's log, from the driver or from a slot."""
 
@@ -213,6 +242,8 @@ JobEvent = Union[
     CheckpointChanged,
     SlotAcknowledged,
     CheckpointsDiscarded,
+    ScalingDecided,
+    ExecutorsLeaving,
 ]
 Observer = Callable[[JobEvent], None]
 
@@ -378,10 +409,15 @@ class JobView:
                     self.completed += 1
                 elif statistics.status is CheckpointStatus.FAILED:
                     self.failed += 1
-                while len(self.checkpoints) > self._history:
+                kept = min(self._history, max(LEAST_REMEMBERED, MAX_PARTS // max(1, statistics.slots)))
+                while len(self.checkpoints) > kept:
                     del self.checkpoints[next(iter(self.checkpoints))]
             case SlotAcknowledged(checkpoint, slot, part):
                 self.checkpoints[checkpoint].acknowledged[slot] = part
+            case ScalingDecided(parallelism, _, at):
+                self._say("INFO" if parallelism else "WARNING", at, event.sentence)
+            case ExecutorsLeaving(_, at):
+                self._say("WARNING", at, event.sentence)
             case CheckpointsDiscarded(checkpoints):
                 for id in checkpoints:
                     if id in self.checkpoints:

@@ -67,6 +67,7 @@ class AttemptSpan:
     ended_at: float | None = None
     end: AttemptEnd | None = None  #: None: it goes on
     failure: AttemptFailed | None = None
+    detail: str = ""  #: of a rescale: to what, or why
     worker: Worker | None = None  #: that failed or was lost, where it is known
     replayed: int | None = None  #: records that sources had given after the checkpoint that the next one continues from
 
@@ -94,8 +95,8 @@ class Timeline:
             case AttemptFailed():
                 replayed = None if read is None else max(0, read - self._read_at_latest)
                 self._end(AttemptEnd.FAILED, event.at, failure=event, worker=worker, replayed=replayed)
-            case StatusChanged(JobStatus.RESTARTING, _, at):
-                self._end(AttemptEnd.RESCALED, at)
+            case StatusChanged(JobStatus.RESTARTING, detail, at):
+                self._end(AttemptEnd.RESCALED, at, detail=detail)
             case StatusChanged(status, _, at) if status in _ENDS:
                 self._end(_ENDS[status], at)
             case CheckpointChanged(statistics):

@@ -39,6 +39,15 @@ STATIC = (
     Setting("spark.shuffle.streaming.readerMaxMemory", "524288", "bounds what is in front of a barrier", False),
     Setting("spark.rpc.io.threads", "1", "each writer task starts that many server threads", False),
     Setting("spark.task.reaper.enabled", "true", "frees the slots of tasks that will not die", False),
+    Setting(
+        "spark.decommission.enabled", "true", "an executor that is told to go says so, and the job moves first", False
+    ),
+    Setting(
+        "spark.executor.decommission.signal",
+        "TERM",
+        "SIGTERM is what machines, pods and supervisors send; it gives the job the time to move",
+        False,
+    ),
     Setting("spark.speculation", "false", "a pipelined group cannot run a task twice"),
     Setting("spark.dynamicAllocation.enabled", "false", "a pipelined group holds its slots"),
 )

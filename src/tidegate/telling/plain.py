@@ -20,8 +20,10 @@ from tidegate.coordinator.observing import (
     CheckpointChanged,
     CheckpointStatistics,
     CheckpointStatus,
+    ExecutorsLeaving,
     JobEvent,
     JobStatus,
+    ScalingDecided,
     StatusChanged,
 )
 from tidegate.graph.plan import JobPlan
@@ -95,6 +97,8 @@ class PlainJob:
                     self.say(f"RESTARTING in {restart_in_s:.1f} s", logging.WARNING)
             case CheckpointChanged(statistics):
                 self._checkpoint(statistics)
+            case ScalingDecided() | ExecutorsLeaving():
+                self.say(event.sentence)
             case _:
                 pass  # heartbeats
 
