@@ -259,7 +259,7 @@ class StreamEnvironment:
         return self._tell("executor_python", files=files, archives=archives, executable=executable)
 
     def in_flight_target(self, target: Duration | None) -> StreamEnvironment:
-        """How long what is under way through the job may take, from a source to the last slot, where a slot cannot keep up;
+        """How long what is in flight through the job may take, from a source to the last slot, where a slot cannot keep up;
         "1s" unless told otherwise. An aligned checkpoint under back-pressure takes about so long. None: no target, and
         the buffers alone decide.
 

@@ -220,7 +220,7 @@ def _state_files_for(metadata: CheckpointMetadata, ranges: dict[str, range]) -> 
 
 
 def _in_flight_for(metadata: CheckpointMetadata, uids: set[str]) -> list[FileRef]:
-    """Files with records that were under way to these operators. What stood nearer to them is older, so it comes first."""
+    """Files with records that were in flight to these operators. What stood nearer to them is older, so it comes first."""
 
     def wanted(section: SectionRef) -> bool:
         return section.kind == IN_FLIGHT and section.uid in uids
