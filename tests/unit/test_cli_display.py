@@ -17,8 +17,8 @@ from tidegate.coordinator.observing import CheckpointStatus, JobEvent, JobStatus
 from tidegate.coordinator.rates import RateMeter
 from tidegate.ids import SlotId
 from tidegate.telling.plain import PlainDisplay
-from tidegate.telling.wording import how_big, how_long, how_long_whole, how_many
 from tidegate.wire.control import Heartbeat, ProcessUse
+from tidegate.wording import how_big, how_long, how_long_whole, how_many
 
 CONFIG = JobConfig(interval_s=10.0, storage="file:///data")
 

@@ -130,6 +130,9 @@ def test_every_tab_loads_asks_nobody_else_and_fits(
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
                 f"{tab} is wider than the screen"
             )
+            assert page.evaluate("[...document.querySelectorAll('svg .tick')].every(tick => tick.getBBox().x >= 0)"), (
+                f"{tab}: the axis of a plot is cut off"
+            )
             if width == WIDE:
                 assert page.evaluate("(nav => nav.scrollWidth <= nav.clientWidth)(document.querySelector('nav.tabs'))")
             name = tab.replace("/", "-").replace(rest.vertex(1), "keyed")

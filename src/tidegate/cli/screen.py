@@ -25,7 +25,7 @@ from tidegate.coordinator.observing import (
 from tidegate.coordinator.rates import OperatorRates, RateMeter
 from tidegate.graph.plan import Chain, JobPlan, PlannedOperator
 from tidegate.graph.specs import SinkSpec, SourceSpec
-from tidegate.telling.wording import counted, how_big_in_all, how_long, how_long_whole, how_many
+from tidegate.wording import counted, how_big_in_all, how_long, how_long_whole, how_many
 
 CHECKPOINTS_SHOWN = 5
 FAILURE_LINES = 4
