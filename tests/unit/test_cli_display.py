@@ -128,6 +128,16 @@ def test_operators_show_rates_and_the_head_of_a_chain_its_load() -> None:
     assert line_with("print printed", text).split() == ["└", "print", "printed", "2", "500", "500"]
 
 
+def test_while_a_job_restarts_nothing_is_shown_of_what_flowed_before() -> None:
+    screen = screen_after(started(1))
+    screen.on(reported(SlotId(1, 0), {"sums": (0, 0)}), at=100.0)
+    screen.on(reported(SlotId(1, 0), {"sums": (77777, 0)}), at=101.0)
+    assert "77,777" in text_of(screen)
+
+    screen.on(status(JobStatus.RESTARTING, "in 50.0 s: ValueError: bad"), at=102.0)
+    assert "77,777" not in text_of(screen)
+
+
 def test_a_new_attempt_shows_nothing_of_the_rates_of_the_last() -> None:
     screen = screen_after(started(1))
     screen.on(reported(SlotId(1, 0), {"sums": (0, 0)}), at=100.0)

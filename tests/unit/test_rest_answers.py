@@ -425,6 +425,20 @@ def test_the_log_is_read_on_from_where_one_was(rest: Rest) -> None:
     assert rest.get(f"/jobs/{{job}}/logs?from={second['next']}")["lines"] == []
 
 
+def test_while_a_job_restarts_nothing_is_told_of_what_flowed_before() -> None:
+    ticks = itertools.count()
+    with serving(clock=lambda: float(next(ticks) // 4)) as rest:
+        lived(rest.hands.view)
+
+        def told() -> set[bool]:
+            found = rest.get("/jobs/{job}/operators")["operators"]
+            return {operator[what] is None for operator in found for what in ("outPerSecond", "busy")}
+
+        assert told() == {False}
+        rest.hands.view.publish(StatusChanged(JobStatus.RESTARTING, "in 50.0 s: ValueError: bad", 1020.0))
+        assert told() == {True}
+
+
 def test_a_job_before_its_first_attempt_and_after_its_end_is_shown() -> None:
     with serving() as rest:
         paths = ["", "/plan", "/checkpoints", "/exceptions", "/operators", "/logs", "/accumulators", "/metrics"]
