@@ -133,8 +133,9 @@ def test_a_job_beside_the_kernel_shows_itself_and_is_canceled_by_an_interrupt(no
     assert ended["text/plain"] == "['CANCELED', 'CANCELED']"
 
     # A line of a cell is named by the cell, in what is refused before anything runs and in what workers say.
-    reply, _ = notebook.run("env = tg.StreamEnvironment('bad')\nenv.from_sequence(1, 9, uid='n').key_by('no field')")
-    assert re.search(r"at In\[\d+\]:2", reply["evalue"]), reply["evalue"]
+    twice = "env.from_sequence(1, 9, uid='n')\n"
+    reply, _ = notebook.run(f"env = tg.StreamEnvironment('bad')\n{twice}{twice}")
+    assert re.search(r"at In\[\d+\]:2 and to .* at In\[\d+\]:3", reply["evalue"]), reply["evalue"]
     reply, _ = notebook.run(
         "env = tg.StreamEnvironment('raises')\n"
         "def double(n):\n"
