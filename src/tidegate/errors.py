@@ -33,6 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate.cells import with_cells
 from tidegate.shown import shown_text
 
 MAX_MESSAGE = 100_000  #: characters
@@ -156,4 +157,4 @@ class UserLine:
     line: int
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        return with_cells(f"{self.file}:{self.line}")

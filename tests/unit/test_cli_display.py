@@ -25,8 +25,8 @@ from tidegate.coordinator.observing import (
 from tidegate.coordinator.rates import RateMeter
 from tidegate.ids import SlotId
 from tidegate.telling.plain import PlainDisplay
-from tidegate.telling.wording import how_big, how_long, how_long_whole, how_many
 from tidegate.wire.control import Heartbeat, ProcessUse
+from tidegate.wording import how_big, how_long, how_long_whole, how_many
 
 CONFIG = JobConfig(interval_s=10.0, storage="file:///data")
 
@@ -134,6 +134,16 @@ def test_operators_show_rates_and_the_head_of_a_chain_its_load() -> None:
     sums = line_with("sum 1 sums", text).split()
     assert sums[3:] == ["2", "1,000", "500", "1,000", "500", "████████░░", "70%", "20%", "10%"]
     assert line_with("print printed", text).split() == ["└", "print", "printed", "2", "500", "500"]
+
+
+def test_while_a_job_restarts_nothing_is_shown_of_what_flowed_before() -> None:
+    screen = screen_after(started(1))
+    screen.on(reported(SlotId(1, 0), {"sums": (0, 0)}), at=100.0)
+    screen.on(reported(SlotId(1, 0), {"sums": (77777, 0)}), at=101.0)
+    assert "77,777" in text_of(screen)
+
+    screen.on(status(JobStatus.RESTARTING, "in 50.0 s: ValueError: bad"), at=102.0)
+    assert "77,777" not in text_of(screen)
 
 
 def test_a_new_attempt_shows_nothing_of_the_rates_of_the_last() -> None:

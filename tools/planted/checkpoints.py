@@ -29,8 +29,8 @@ WIRE = "tests/unit/test_wire.py"
 
 MUTANTS = (
     Mutant(
-        "records-behind-a-suspend",
-        "slots continue behind the savepoint of a stop",
+        "records-after-a-suspend",
+        "slots continue after the savepoint of a stop",
         (
             Change(
                 "protocol/checkpoint_events.py",
@@ -53,7 +53,7 @@ MUTANTS = (
         (f"{SAVEPOINT_JOBS}::test_a_snapshot_is_never_given_the_id_of_a_savepoint",),
     ),
     Mutant(
-        "savepoint-with-nothing-behind-it",
+        "savepoint-with-nothing-after-it",
         "a savepoint stands before a checkpoint commits what sinks have prepared for it",
         (
             Change(
@@ -104,7 +104,7 @@ MUTANTS = (
     ),
     Mutant(
         "no-holding-back",
-        "frames behind a barrier are processed before the other barriers have come",
+        "frames after a barrier are processed before the other barriers have come",
         (Change("task/slot.py", "        if frame.sender in self._input.held_channels:\n", "        if False:\n"),),
         (SLOT,),
     ),
@@ -293,8 +293,8 @@ MUTANTS = (
         (UNALIGNED_SLOT,),
     ),
     Mutant(
-        "behind-the-barrier-in-the-cut",
-        "records that came behind a channel's barrier are in the cut",
+        "after-the-barrier-in-the-cut",
+        "records that came after a channel's barrier are in the cut",
         (
             Change(
                 "task/capture.py",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tidegate.api.building import Asked, StreamInput, add_operator, declared_type
 from tidegate.api.built_jobs import BuiltJob
 from tidegate.api.streams import DataStream
+from tidegate.api.uncaught import say_errors_in_words
 from tidegate.api.user_line import calling_line
 from tidegate.config import SETTINGS, JobConfig
 from tidegate.connectors.collection import Collection
@@ -58,6 +59,7 @@ class StreamEnvironment:
         master: str | None = None,
         spark_conf: dict[str, str] | None = None,
     ) -> None:
+        say_errors_in_words()
         JobPaths(name)  # refuses a name that cannot be a folder
         if not isinstance(parallelism, int) or parallelism < 1:
             raise ConfigurationError(f"parallelism must be a positive integer, not {parallelism!r}")
@@ -286,7 +288,7 @@ class StreamEnvironment:
         return self._tell("executor_python", files=files, archives=archives, executable=executable)
 
     def in_flight_target(self, target: Duration | None) -> StreamEnvironment:
-        """How long what is under way through the job may take, from a source to the last slot, where a slot cannot keep up;
+        """How long what is in flight through the job may take, from a source to the last slot, where a slot cannot keep up;
         "1s" unless told otherwise. An aligned checkpoint under back-pressure takes about so long. None: no target, and
         the buffers alone decide.
 
@@ -388,10 +390,8 @@ class StreamEnvironment:
         """
         from tidegate.launch import Program, launch
         from tidegate.ports import NoCrashPoints
-        from tidegate.telling.programs import say_errors_in_words
 
         self._built.taken_up = True
-        say_errors_in_words()
         if job_name is not None:
             JobPaths(job_name)  # refuses a name that cannot be a folder
             self.name = job_name

@@ -33,6 +33,7 @@ from tidegate.coordinator.observing import (
     JobStatus,
     JobView,
     StatusChanged,
+    when_it_restarts,
 )
 from tidegate.coordinator.outcomes import AttemptEnded, AttemptFinished, AttemptRescaled, Outcome
 from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt, shared_files
@@ -345,7 +346,7 @@ class JobRun:
                 self.view.publish(AttemptFailed.of(self._attempt, error, delay, self._wall_clock()))
                 if delay is None:
                     return self.fail(error)
-                self._status(JobStatus.RESTARTING, f"in {delay:.1f} s: {first_line(error)}")
+                self._status(JobStatus.RESTARTING, f"{when_it_restarts(delay)}: {first_line(error)}")
                 return RestartIn(delay)
 
     def _has_progressed(self) -> bool:

@@ -93,6 +93,11 @@ class AttemptFailed:
         )
 
 
+def when_it_restarts(delay_s: float) -> str:
+    """ "at once", or "in 1.5 s"."""
+    return f"in {delay_s:.1f} s" if delay_s >= 0.05 else "at once"
+
+
 @dataclass(frozen=True, slots=True)
 class SlotReported:
     slot: SlotId

@@ -65,7 +65,7 @@ class AttemptSpan:
     parallelism: Mapping[str, int]  #: of each vertex, by its id
     running_at: float | None = None
     ended_at: float | None = None
-    end: AttemptEnd | None = None  #: None: it goes on
+    end: AttemptEnd | None = None  #: None: it still runs
     failure: AttemptFailed | None = None
     detail: str = ""  #: of a rescale: to what, or why
     worker: Worker | None = None  #: that failed or was lost, where it is known
@@ -124,6 +124,6 @@ class Timeline:
         self._change(end=end, ended_at=at, **more)
 
     def _change(self, **fields: object) -> None:
-        """Of the attempt that goes on; of one that has ended nothing changes any more."""
+        """Of the attempt that runs; of one that has ended nothing changes any more."""
         if self.spans and self.spans[-1].end is None:
             self.spans[-1] = replace(self.spans[-1], **fields)  # type: ignore[arg-type]

@@ -273,7 +273,7 @@ class CumulativeProcessingTimeWindows(CumulativeEventTimeWindows):
 
 
 class EventTimeSessionWindows(WindowAssigner):
-    """A session of a key: it goes on while the next record is no more than `gap` later.
+    """A session of a key: it continues while the next record is no more than `gap` later.
 
     `SELECT *, min(time) OVER w AS window_start, max(time) OVER w + $gap AS window_end FROM (
     SELECT *, sum(begins::int) OVER (PARTITION BY key ORDER BY time ROWS UNBOUNDED PRECEDING) AS session FROM (

@@ -57,7 +57,7 @@ class InputQueue:
             self._held = self._new_held()
 
     def restore(self, frames: HeldFrames) -> None:
-        """They were under way at the checkpoint; nothing has come yet."""
+        """They were in flight at the checkpoint; nothing has come yet."""
         self._restored = len(frames)
         if len(frames):
             self._released.append(frames)

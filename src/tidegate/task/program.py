@@ -24,7 +24,7 @@ class SlotSettings:
     exactly_once: bool = True  #: False: at-least-once, nothing is held back
     buffer_timeout_s: float = 0.010
     inbox_bytes: int = 1 << 20
-    in_flight_target_s: float | None = 1.0  #: what is under way through the job takes about so long; None: no matter
+    in_flight_target_s: float | None = 1.0  #: what is in flight through the job takes about so long; None: no limit
     held_memory_bytes: int = 32 << 20
     held_disk_bytes: int = 1 << 30
     inline_limit_bytes: int = 20 * 1024

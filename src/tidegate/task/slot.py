@@ -287,7 +287,7 @@ class Slot:
 
     @property
     def must_wait(self) -> bool:
-        """Back-pressure: as much is under way as the slots after it have asked for, or as may be asked of the outside. Barriers
+        """Back-pressure: as much is in flight as the slots after it have asked for, or as may be asked of the outside. Barriers
         are sent all the same."""
         is_full = self._answers.room <= 0 and not self._restored_wait()  # restored records are in no order but this
         return not self._may_send or (is_full and not self._finish_requested)

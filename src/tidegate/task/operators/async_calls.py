@@ -143,7 +143,7 @@ class AsyncOperator(RunningOperator):
         return len(self._queue) > 0 or self._queue.can_leave
 
     def release(self) -> bool:
-        """Let go on what may. Whether there was something."""
+        """Emit what may leave. Whether there was something."""
         self._take_answers()
         if not self._queue.can_leave:
             return False
