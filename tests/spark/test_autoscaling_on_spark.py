@@ -14,7 +14,8 @@ import pytest
 from job_kit import told_by
 
 import tidegate as tg
-from tidegate.coordinator.observing import JobEvent, ScalingDecided
+from tidegate.coordinator.moving import ScalingDecided
+from tidegate.coordinator.observing import JobEvent
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

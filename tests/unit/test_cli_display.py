@@ -13,15 +13,8 @@ from tidegate.cli.display import LiveDisplay, starting_line
 from tidegate.cli.screen import JobScreen
 from tidegate.config import JobConfig
 from tidegate.console import current_console
-from tidegate.coordinator.observing import (
-    CheckpointStatus,
-    ExecutorsLeaving,
-    JobEvent,
-    JobStatus,
-    JobView,
-    ScalingDecided,
-    SlotReported,
-)
+from tidegate.coordinator.moving import ExecutorsLeaving, ScalingDecided
+from tidegate.coordinator.observing import CheckpointStatus, JobEvent, JobStatus, JobView, SlotReported
 from tidegate.coordinator.rates import RateMeter
 from tidegate.ids import SlotId
 from tidegate.telling.plain import PlainDisplay

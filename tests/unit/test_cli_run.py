@@ -21,7 +21,8 @@ from tidegate.cli.run import Jobs, exit_code_of
 from tidegate.client import JobClient
 from tidegate.config import JobConfig
 from tidegate.coordinator.job import JobEnded
-from tidegate.coordinator.observing import ExecutorsLeaving, JobStatus, JobView, ScalingDecided
+from tidegate.coordinator.moving import ExecutorsLeaving, ScalingDecided
+from tidegate.coordinator.observing import JobStatus, JobView
 from tidegate.errors import (
     ConfigurationError,
     GraphError,

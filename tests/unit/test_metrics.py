@@ -18,7 +18,8 @@ import tidegate as tg
 from tidegate.connectors.contract import CommitOutcome, ReaderContext, SourceReader
 from tidegate.connectors.sequence import NumberSequence
 from tidegate.coordinator.measuring import BOUNDS_S, Histogram, JobMeasures
-from tidegate.coordinator.observing import AttemptFailed, CheckpointStatus, ScalingDecided
+from tidegate.coordinator.moving import ScalingDecided
+from tidegate.coordinator.observing import AttemptFailed, CheckpointStatus
 from tidegate.process_use import process_use
 from tidegate.rest.metric_table import BY_FAMILY, METRICS, Type
 from tidegate.task.commit_counts import CommitCounts

@@ -13,14 +13,13 @@ from typing import Any
 
 from tidegate.client import JobClient
 from tidegate.config import JobConfig
+from tidegate.coordinator.moving import ExecutorsLeaving, ScalingDecided
 from tidegate.coordinator.observing import (
     AttemptFailed,
     AttemptStarted,
     CheckpointChanged,
     CheckpointStatus,
-    ExecutorsLeaving,
     JobEvent,
-    ScalingDecided,
     StatusChanged,
 )
 from tidegate.graph.plan import JobPlan

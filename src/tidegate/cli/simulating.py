@@ -22,9 +22,9 @@ from tidegate.errors import TidegateError
 from tidegate.overrides import launched_by, overriding
 from tidegate.telling.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED
 from tidegate.telling.failures import describe_error, format_program_error
-from tidegate.telling.wording import counted, how_long
 from tidegate.testing.simulation.runs import SimulatedJob
 from tidegate.testing.simulation.simulating import Report, Simulation
+from tidegate.wording import counted, how_long
 
 if TYPE_CHECKING:
     from tidegate.api.environment import StreamEnvironment

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tidegate.telling.wording import counted
 from tidegate.testing.simulation.comparing import Difference
 from tidegate.testing.simulation.simulating import Failure, Report
+from tidegate.wording import counted
 
 SHOWN_RECORDS = 5
 _KINDS = {

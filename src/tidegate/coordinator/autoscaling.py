@@ -12,15 +12,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidegate.coordinator.observing import (
-    AttemptStarted,
-    JobEvent,
-    JobStatus,
-    JobView,
-    ScalingDecided,
-    SlotReported,
-    StatusChanged,
-)
+from tidegate.coordinator.moving import ScalingDecided
+from tidegate.coordinator.observing import AttemptStarted, JobEvent, JobStatus, JobView, SlotReported, StatusChanged
 from tidegate.graph.logical import Partitioning
 from tidegate.graph.plan import Chain, JobPlan
 from tidegate.graph.specs import keys_of

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, assert_never
 
-from tidegate.coordinator.observing import ExecutorsLeaving, JobView
+from tidegate.coordinator.moving import ExecutorsLeaving
+from tidegate.coordinator.observing import JobView
 from tidegate.coordinator.savepoints import SavepointRequest
 from tidegate.errors import NotEnoughSlots
 from tidegate.protocol.checkpoint_events import StopMode

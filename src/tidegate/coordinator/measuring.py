@@ -12,13 +12,13 @@ import threading
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 
+from tidegate.coordinator.moving import ScalingDecided
 from tidegate.coordinator.observing import (
     AttemptFailed,
     CheckpointChanged,
     CheckpointStatistics,
     CheckpointStatus,
     JobEvent,
-    ScalingDecided,
 )
 
 #: Upper bounds in seconds, of all histograms: from a quick frame to a checkpoint's timeout.

@@ -17,6 +17,7 @@ from typing import Union
 import msgspec
 
 from tidegate.coordinator.hottest import OperatorKey
+from tidegate.coordinator.moving import ExecutorsLeaving, ScalingDecided
 from tidegate.errors import TidegateError
 from tidegate.ids import AttemptId, SlotId
 from tidegate.wire.control import Heartbeat, OperatorMetrics, Sampled, SlotSnapshot, SnapshotTimings
@@ -195,31 +196,6 @@ class CheckpointsDiscarded:
     """Completed ones whose files are gone."""
 
     checkpoints: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingDecided:
-    """By the autoscaler. `parallelism`: of each vertex that is to have another; none: more would help, and cannot be had."""
-
-    parallelism: Mapping[str, int]
-    reason: str
-    at: float
-
-    @property
-    def sentence(self) -> str:
-        return f"autoscaler: {'rescaling' if self.parallelism else 'not rescaled'}: {self.reason}"
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutorsLeaving:
-    """They were told to go, and slots of the job run there: it moves as soon as there is room elsewhere."""
-
-    executors: tuple[str, ...]  #: Spark's ids
-    at: float
-
-    @property
-    def sentence(self) -> str:
-        return f"leaving, with slots of the job: executors {', '.join(self.executors)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ class StoredParts:
         return sorted(found, key=lambda state: (state.uid, state.subtask))
 
     def in_flight_files(self, uids: Collection[str]) -> list[FileRef]:
-        """With records that were under way to these operators. What stood nearer to them is older, so it comes first."""
+        """With records that were in flight to these operators. What stood nearer to them is older, so it comes first."""
 
         def wanted(section: SectionRef) -> bool:
             return section.kind == IN_FLIGHT and section.uid in uids

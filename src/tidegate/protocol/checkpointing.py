@@ -67,6 +67,7 @@ from tidegate.protocol.checkpoint_events import (
     TimePassed,
     TriggerCheckpoint,
 )
+from tidegate.protocol.checkpoint_invariants import invariants
 from tidegate.protocol.checkpoint_states import MOVES, CheckpointState, TriggeredCheckpoint
 from tidegate.protocol.logged import LoggedCheckpoint
 from tidegate.protocol.story import Story
@@ -221,52 +222,9 @@ class CheckpointScheduler:
 
     def validate(self) -> None:
         """The invariants, as far as a state shows them. For tests, after each event. :raises ProtocolViolation:"""
-        broken = [what for what, holds in self._invariants() if not holds]
+        broken = [what for what, holds in invariants(self) if not holds]
         if broken:
             raise self.story.violation("; ".join(broken))
-
-    def _invariants(self) -> list[tuple[str, bool]]:
-        known = list(self.checkpoints.values())
-        ids = list(self.checkpoints)
-        storing = [each.checkpoint for each in known if each.storing and each.commits]
-        return [
-            ("only slots of the plan are ready, or have ended", self.ready <= self.slots >= self.ended),
-            ("ids grow, and the next is above all", ids == sorted(ids) and all(id < self.next_id for id in ids)),
-            ("each is under its own id", all(id == each.checkpoint for id, each in self.checkpoints.items())),
-            ("what has ended is forgotten", all(MOVES[each.state] for each in known)),
-            (
-                "exactly those that wait for a slot are PENDING",
-                all((each.snapshots.keys() != self.slots) == (each.state is CheckpointState.PENDING) for each in known),
-            ),
-            (
-                "nobody but a slot of the plan has acknowledged",
-                all(each.snapshots.keys() <= self.slots for each in known),
-            ),
-            (
-                "only savepoints wait for another",
-                all(not each.commits for each in known if each.state is CheckpointState.UNCOVERED),
-            ),
-            (
-                "a savepoint that is covered is stored",
-                all(
-                    each.checkpoint > self.latest_completed for each in known if each.state is CheckpointState.UNCOVERED
-                ),
-            ),
-            ("what commits is newer than what was completed", all(id > self.latest_completed for id in storing)),
-            (
-                "at most so many as allowed wait for slots",
-                len(self.in_state(CheckpointState.PENDING)) <= self.policy.max_concurrent,
-            ),
-            ("nothing is triggered before all are ready", not known or self.ready == self.slots),
-            (
-                "after the last checkpoint there is none",
-                self.final is None or all(id <= self.final for id in ids),
-            ),
-            (
-                "a finished attempt has nothing under way",
-                not self.finished or (self.final is not None and not self.under_way),
-            ),
-        ]
 
     def next_wake(self) -> float | None:
         """When TimePassed is due, at the latest."""

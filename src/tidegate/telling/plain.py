@@ -14,16 +14,15 @@ from functools import partial
 
 from tidegate.client import JobClient
 from tidegate.config import JobConfig
+from tidegate.coordinator.moving import ExecutorsLeaving, ScalingDecided
 from tidegate.coordinator.observing import (
     AttemptFailed,
     AttemptStarted,
     CheckpointChanged,
     CheckpointStatistics,
     CheckpointStatus,
-    ExecutorsLeaving,
     JobEvent,
     JobStatus,
-    ScalingDecided,
     StatusChanged,
     when_it_restarts,
 )
