@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tidegate.coordinator.attempt import Attempt, Timeouts
 from tidegate.coordinator.job import AttemptInputs, JobEnded, JobRun
@@ -33,7 +33,10 @@ from tidegate.ids import AttemptId, SlotId
 from tidegate.ports import CrashPoints, GangEnd
 from tidegate.shown import first_line, shown_error
 from tidegate.wire.control import FromSlot, SampleStacks, ToDriver
-from tidegate.wire.handshake import Hello
+from tidegate.wire.handshake import ControlAddress, Hello
+
+if TYPE_CHECKING:
+    from tidegate.wire.certificates import Certificate
 
 log = logging.getLogger("tidegate.coordinator")
 
@@ -60,7 +63,7 @@ class Cluster(Protocol):
     call_address: str
 
     def gang(
-        self, attempt: AttemptId, address: tuple[str, int], token: bytes, on_end: Callable[[GangEnd, str], None]
+        self, attempt: AttemptId, coordinator: ControlAddress, on_end: Callable[[GangEnd, str], None]
     ) -> RunningGang:
         """`on_end(how, message)` is called from another thread."""
 
@@ -83,8 +86,11 @@ class JobExecution:
         cluster: Cluster,
         crash_points: CrashPoints,
         on_driver_payload: Callable[[ToDriver], None],
+        certificate: Certificate | None = None,
     ) -> None:
+        """`certificate`: the one that a job that encrypts was given; without it each attempt makes its own."""
         self._job = job
+        self._given_certificate = certificate
         self._cluster = cluster
         self._crash_points = crash_points
         self._on_driver_payload = on_driver_payload
@@ -205,7 +211,8 @@ class JobExecution:
         token = secrets.token_bytes(32)
         self._hellos.clear()
         self._no_slots = False
-        server = ControlServer(self._cluster.bind_address, inputs.id, token, _Relay(self, inputs.id))
+        certificate = self._certificate()
+        server = ControlServer(self._cluster.bind_address, inputs.id, token, _Relay(self, inputs.id), certificate)
         attempt = Attempt(
             id=inputs.id,
             starts=inputs.starts,
@@ -227,9 +234,9 @@ class JobExecution:
             commit_only=inputs.commit_only,
         )
         self._attempt = attempt
-        gang = self._cluster.gang(
-            inputs.id, (self._cluster.call_address, server.port), token, self._gang_ended_callback(inputs.id)
-        )
+        fingerprint = None if certificate is None else certificate.fingerprint
+        address = ControlAddress(self._cluster.call_address, server.port, token, fingerprint)
+        gang = self._cluster.gang(inputs.id, address, self._gang_ended_callback(inputs.id))
         self._gang_running = True
         gang.start()
         try:
@@ -260,6 +267,16 @@ class JobExecution:
             attempt.abandon_savepoints()
             self._attempt = None
         return attempt
+
+    def _certificate(self) -> Certificate | None:
+        """For one attempt's control connections."""
+        if not self._job.config.encrypt:
+            return None
+        if self._given_certificate is not None:
+            return self._given_certificate
+        from tidegate.wire.certificates import made_certificate
+
+        return made_certificate(["tidegate"])
 
     def _savepoint(self, request: SavepointRequest) -> None:
         if self._attempt is None or not self._attempt.running:
