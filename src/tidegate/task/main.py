@@ -44,7 +44,6 @@ from tidegate.types.main_program import load_with_classes
 from tidegate.wire.control import PROTOCOL_VERSION, Cancel, Heartbeat, SampleStacks, ToSlot
 from tidegate.wire.frame import FrameOpener
 from tidegate.wire.handshake import ControlAddress, Hello, new_challenge
-from tidegate.wire.seal import FrameSeal
 
 ROW_SCHEMA = pa.schema([("dst", pa.int32()), ("frame", pa.binary())])
 YIELD_BYTES = 256 * 1024
@@ -115,7 +114,8 @@ class SlotProcess:
             self._slot = self._build()
             collections.start()
             if self._id.layer > 0:
-                threading.Thread(target=self._read, args=(batches,), name="tidegate-reader", daemon=True).start()
+                reading = (batches, FrameOpener(self._slot.program.seal(), self._id))
+                threading.Thread(target=self._read, args=reading, name="tidegate-reader", daemon=True).start()
             yield from self._loop(self._slot, collections)
             self._close(self._slot)
         except GeneratorExit:
@@ -208,10 +208,8 @@ class SlotProcess:
             return SOURCE_PATIENCE_S
         return max(0.0, min(SOURCE_PATIENCE_S, deadline - time.monotonic()))
 
-    def _read(self, batches: Iterator[pa.RecordBatch]) -> None:
+    def _read(self, batches: Iterator[pa.RecordBatch], opener: FrameOpener) -> None:
         """Reader thread: from Spark's rows to the mailbox. Waiting here is the back-pressure."""
-        seal = FrameSeal(self._shipped.coordinator.token, self._shipped.settings.encrypt)
-        opener = FrameOpener(seal, self._id)
         try:
             for batch in batches:
                 column = batch.column(1)
