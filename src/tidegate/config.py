@@ -174,6 +174,16 @@ class JobConfig:
     rest_token: str | None = setting(None, WORD, "tidegate.rest.token",
         "what requests must carry: Authorization: Bearer TOKEN", shown_default="none: made up where one is needed",
         is_secret=True)
+    encrypt: bool = setting(False, FLAG, "security.ssl.internal.enabled",
+        "what travels between slots is encrypted, and what slots and driver say to each other; see SECURITY.md",
+        said_by="encryption(network)")
+    rest_tls: bool = setting(False, FLAG, "security.ssl.rest.enabled",
+        "REST and the dashboard answer by https alone", said_by="encryption(rest)")
+    certificate: str | None = setting(None, WORD, "tidegate.ssl.certificate",
+        "a PEM file: the driver's certificate, and those that it was signed with",
+        shown_default="none: one is made", said_by="encryption(certificate)")
+    certificate_key: str | None = setting(None, WORD, "tidegate.ssl.key",
+        "a PEM file: the certificate's private key, without a passphrase", said_by="encryption(key)")
     on_term: OnTerm | None = setting(None, ON_TERM, "tidegate.on-term",
         "what SIGTERM ends the job with: checkpoint, savepoint or cancel",
         shown_default="none: the variable TIDEGATE_ON_TERM, else checkpoint", said_by="on_term(how)",
@@ -351,6 +361,12 @@ class JobConfig:
             raise ConfigurationError("the autoscaler's min-parallelism is above its max-parallelism")
         if self.autoscaler_window_s <= 0 or self.autoscaler_catch_up_s <= 0:
             raise ConfigurationError("the autoscaler's metrics.window and catch-up.duration must be above 0")
+        if (self.certificate is None) != (self.certificate_key is None):
+            raise ConfigurationError("a certificate needs its key: set tidegate.ssl.certificate and tidegate.ssl.key")
+        if self.certificate is not None and not (self.encrypt or self.rest_tls):
+            raise ConfigurationError(
+                "a certificate is given and nothing uses it: set security.ssl.internal.enabled or security.ssl.rest.enabled"
+            )
         if self.on_term_timeout_s < 1:
             raise ConfigurationError("the time for an end by SIGTERM must be at least 1 s")
 

@@ -25,7 +25,7 @@ TidegateError
 |-- StoppedByUser               the job was canceled
 |-- UnansweredCall              an asynchronous function has not answered in time; a TimeoutError, too
 |-- TimedOut                    the time of a wait is over, and the job continues; a TimeoutError, too
-`-- ProtocolViolation           a bug of ours: a message or frame that cannot be
+`-- ProtocolViolation           a message or frame that cannot be: a bug of ours, or somebody on the network
 """
 
 from __future__ import annotations

@@ -49,6 +49,7 @@ OPAQUE = frozenset(
         "SlotProgram",
         "SlotSettings",
         "FrameSeal",
+        "ChannelSeal",
         "StreamEnvironment",
         "LogicalGraph",
         "JobConfig",

@@ -65,3 +65,14 @@ def test_cpu_is_that_of_the_process_and_its_children(benchmarks: Any) -> None:
     sum(range(2_000_000))
 
     assert module.cpu_s() > before
+
+
+def test_encryption(benchmarks: Any, said: Any) -> None:
+    module = benchmarks("encryption")
+    with in_process():
+        module.main(1, 4000, spark="none")
+
+    result = said()
+    for shape in module.PART:
+        assert result[shape]["cost"] == round(1 - result[shape]["ratio"], 4)
+    assert result["certificate_ms"] > 0

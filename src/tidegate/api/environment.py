@@ -263,6 +263,24 @@ class StreamEnvironment:
         """
         return self._tell("on_term", how=how, timeout=timeout)
 
+    def encryption(
+        self,
+        *,
+        network: bool | None = None,
+        rest: bool | None = None,
+        certificate: str | None = None,
+        key: str | None = None,
+    ) -> StreamEnvironment:
+        """`network=True`: records between slots are encrypted, and so is all that slots and driver say to each other. On a
+        cluster this needs Spark's own encryption beside it (SECURITY.md), which a session that Tidegate makes turns on.
+
+        `rest=True`: REST and the dashboard by https. Certificates are made, unless `certificate` and its `key` are given, as
+        PEM files on the driver.
+
+            >>> env = env.encryption(network=True, rest=True)
+        """
+        return self._tell("encryption", network=network, rest=rest, certificate=certificate, key=key)
+
     def type_checks(self, rows: str) -> StreamEnvironment:
         """Which rows are held against the type that their stream declares, where they leave their function: the "first"
         thousand of each output of each subtask (the default, at no cost after them), "all", or "none".

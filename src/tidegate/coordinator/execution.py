@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tidegate.coordinator.attempt import Attempt, Timeouts
 from tidegate.coordinator.job import AttemptInputs, JobEnded, JobRun
@@ -34,7 +34,10 @@ from tidegate.ids import AttemptId, SlotId
 from tidegate.ports import CrashPoints, GangEnd
 from tidegate.shown import first_line, shown_error
 from tidegate.wire.control import FromSlot, SampleStacks, ToDriver
-from tidegate.wire.handshake import Hello
+from tidegate.wire.handshake import ControlAddress, Hello
+
+if TYPE_CHECKING:
+    from tidegate.wire.certificates import Certificate
 
 log = logging.getLogger("tidegate.coordinator")
 
@@ -61,7 +64,7 @@ class Cluster(Protocol):
     call_address: str
 
     def gang(
-        self, attempt: AttemptId, address: tuple[str, int], token: bytes, on_end: Callable[[GangEnd, str], None]
+        self, attempt: AttemptId, coordinator: ControlAddress, on_end: Callable[[GangEnd, str], None]
     ) -> RunningGang:
         """`on_end(how, message)` is called from another thread."""
 
@@ -90,8 +93,11 @@ class JobExecution:
         cluster: Cluster,
         crash_points: CrashPoints,
         on_driver_payload: Callable[[ToDriver], None],
+        certificate: Certificate | None = None,
     ) -> None:
+        """`certificate`: the one that a job that encrypts was given; without it each attempt makes its own."""
         self._job = job
+        self._given_certificate = certificate
         self._cluster = cluster
         self._crash_points = crash_points
         self._on_driver_payload = on_driver_payload
@@ -212,7 +218,8 @@ class JobExecution:
         token = secrets.token_bytes(32)
         self._hellos.clear()
         self._no_slots = False
-        server = ControlServer(self._cluster.bind_address, inputs.id, token, _Relay(self, inputs.id))
+        certificate = self._certificate()
+        server = ControlServer(self._cluster.bind_address, inputs.id, token, _Relay(self, inputs.id), certificate)
         attempt = Attempt(
             id=inputs.id,
             starts=inputs.starts,
@@ -234,9 +241,9 @@ class JobExecution:
             commit_only=inputs.commit_only,
         )
         self._attempt = attempt
-        gang = self._cluster.gang(
-            inputs.id, (self._cluster.call_address, server.port), token, self._gang_ended_callback(inputs.id)
-        )
+        fingerprint = None if certificate is None else certificate.fingerprint
+        address = ControlAddress(self._cluster.call_address, server.port, token, fingerprint)
+        gang = self._cluster.gang(inputs.id, address, self._gang_ended_callback(inputs.id))
         watch = LeavingWatch(
             self._cluster, self._job.plan, self._job.view, self._savepoint, self._post, time.monotonic, time.time
         )
@@ -277,6 +284,16 @@ class JobExecution:
         log.info("%s", line)
         attempt = "" if self._attempt is None else str(self._attempt.id)
         self._job.view.log(JobLine(time.time(), "INFO", "tidegate.job", line, attempt))
+
+    def _certificate(self) -> Certificate | None:
+        """For one attempt's control connections."""
+        if not self._job.config.encrypt:
+            return None
+        if self._given_certificate is not None:
+            return self._given_certificate
+        from tidegate.wire.certificates import made_certificate
+
+        return made_certificate(["tidegate"])
 
     def _savepoint(self, request: SavepointRequest) -> None:
         if self._attempt is None or not self._attempt.running:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tidegate.ports import CrashPoints
     from tidegate.spark.pipelined import LayerFunction
     from tidegate.task.program import SlotSettings
+    from tidegate.wire.handshake import ControlAddress
 
 log = logging.getLogger("tidegate.spark")
 
@@ -52,16 +53,13 @@ class SparkCluster:
         self._crash_points = crash_points
         self.bind_address, self.call_address = driver_address(session)
 
-    def gang(
-        self, attempt: AttemptId, address: tuple[str, int], token: bytes, on_end: Callable[[GangEnd, str], None]
-    ) -> Gang:
+    def gang(self, attempt: AttemptId, coordinator: ControlAddress, on_end: Callable[[GangEnd, str], None]) -> Gang:
         shipped = cloudpickle.dumps(
             ShippedAttempt(
                 job=self._plan.job,
                 plan=with_program_classes(self._plan),
                 attempt=attempt,
-                token=token,
-                address=address,
+                coordinator=coordinator,
                 settings=self._settings,
                 storage_uri=self._storage_uri,
                 crash_points=self._crash_points,

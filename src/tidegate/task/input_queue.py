@@ -96,7 +96,7 @@ class InputQueue:
 
     def _check_sequence(self, frame: Frame) -> None:
         due = self._sequences[frame.sender] if frame.sender < len(self._sequences) else None
-        if due is None or frame.sequence != due & 0xFFFFFFFF:
+        if due is None or frame.sequence != due:
             raise ProtocolViolation(
                 f"slot {self._slot} got frame {frame.sequence} from sender {frame.sender} where "
                 f"{'no such sender' if due is None else due} was due"

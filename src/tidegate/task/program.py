@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import AttemptId, SlotId
 from tidegate.settings.choices import LogFormat, TypeChecks
 from tidegate.state.backends import BackendSettings
+from tidegate.wire.seal import FrameSeal
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class SlotSettings:
     asynchronous_snapshots: bool = True  #: False: the task's thread waits until its snapshot is stored
     state_limit_bytes: int | None = None  #: of one state of one subtask, where all state travels to the driver
     local_copies: CopySettings | None = None  #: None: no local recovery
+    encrypt: bool = False  #: frames; else they are signed
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,5 +47,9 @@ class SlotProgram:
     plan: JobPlan
     slot: SlotId
     attempt: AttemptId
-    frame_key: bytes
+    frame_key: bytes = field(repr=False)
     settings: SlotSettings
+
+    def seal(self) -> FrameSeal:
+        """Of the frames that it sends and gets. A new one has no channels yet: one for each thread."""
+        return FrameSeal(self.frame_key, self.settings.encrypt)

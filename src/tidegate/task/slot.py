@@ -64,7 +64,7 @@ from tidegate.wire.control import (
     Start,
     Trigger,
 )
-from tidegate.wire.frame import Frame, FrameSeal, Kind
+from tidegate.wire.frame import Frame, Kind
 from tidegate.wire.records import decode_records
 
 #: Expired state that is looked for after each frame: a little at a time, never a scan.
@@ -104,7 +104,7 @@ class Slot:
         below = layers[self.id.layer + 1].width if self.id.layer + 1 < len(layers) else 0
         above = 0 if self._is_first_layer else layers[self.id.layer - 1].width
         self._flow = SlotFlow(program.settings.in_flight_target_s, above, below, len(layers) - 1, control)
-        self.outbox = Outbox(FrameSeal(program.frame_key), self.id.index, below, self._flow.credit)
+        self.outbox = Outbox(program.seal(), self.id, below, self._flow.credit)
         self._input = InputQueue(self.id, mailbox, above, self._new_held)
         self._processing_time = ProcessingTime(wall_clock, clock)
         wanted, wake = (lambda: self._flow.credit.records_left), (lambda: mailbox.post(nothing))
