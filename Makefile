@@ -15,7 +15,7 @@ BENCHMARKS  = $(sort $(shell grep -l __main__ benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo docs test test-slow check format bench peers mutants prove traces java services services-stop fetched installed setup clean
+.PHONY: help demo docs test test-slow check branches format bench peers mutants prove traces java services services-stop fetched installed setup clean
 
 # The stamp holds the folder that it was made for: in a copied or moved checkout the installed package would still be
 # the old folder's, so the set-up runs again there.
@@ -45,9 +45,11 @@ test: installed ## all of CI: check, then every test that is not slow
 	@$(FETCH) & fetching=$$!; \
 	$(ARCHIVE) & archiving=$$!; \
 	checked=yes; $(MAKE) --no-print-directory check || checked=no; \
+	covered=yes; $(MAKE) --no-print-directory branches || covered=no; \
 	wait $$archiving; wait $$fetching || exit 1; \
 	$(TESTS) -m "not slow" || exit 1; \
-	test $$checked = yes || { echo "the tests passed, but make check failed: see above" >&2; exit 1; }
+	test $$checked = yes || { echo "the tests passed, but make check failed: see above" >&2; exit 1; }; \
+	test $$covered = yes || { echo "the tests passed, but make branches failed: see above" >&2; exit 1; }
 
 test-slow: fetched ## the tests that make test leaves out: soaks, and the rest of each matrix; the last line says how long
 	@$(ARCHIVE); $(TESTS) -m slow
@@ -85,6 +87,9 @@ traces: java $(READY) ## a thousand random runs, each compared with the specific
 
 explore: $(READY) ## every choice in small worlds of the real code, crashes too, for half an hour; nothing may be wrong
 	@$(PYTHON) tests/exploration/explore.py
+
+branches: $(READY) ## branch coverage of protocol/ and of the job's log: all of it, or it fails
+	@$(PYTHON) tools/branches.py
 
 setup: java $(READY) ## the set-up alone
 

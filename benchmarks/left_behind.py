@@ -8,8 +8,8 @@ classes that write it.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,9 @@ from tidegate.testing.crash_points import Crash, SimulatedCrash
 from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
 from tidegate.testing.runner import InProcessRun
 from tidegate.testing.stores import FailCall, FlakyStore
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+from stored_files import left_behind
 
 RECORDS, KEYS = 3000, 500
 
@@ -88,22 +91,3 @@ def after_faults(backend: str) -> dict[str, Any]:
         "killed_in_mid_upload": killed.deaths,
         "checkpoints_given_up": aborted,
     }
-
-
-def left_behind(store: FlakyStore) -> list[str]:
-    files = set(store.list("job"))
-    log = sorted(path for path in files if path.startswith("job/log/") and path.endswith(".json"))
-    retained = json.loads(store.get(log[-1]))["record"]["retained"]
-    used = {*log, "job/probe/create"}
-    for pointer in retained:
-        used |= {pointer["metadata_path"], *paths_in(json.loads(store.get(pointer["metadata_path"])))}
-    return sorted(files - used)
-
-
-def paths_in(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        yield from (inner for key, inner in value.items() if key == "path" and isinstance(inner, str))
-        value = list(value.values())
-    if isinstance(value, list):
-        for inner in value:
-            yield from paths_in(inner)

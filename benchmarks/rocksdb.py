@@ -69,7 +69,7 @@ def keys_in_memory(work: Callable[..., None]) -> int:
         held = table.cached.row_limit
     else:
         assert isinstance(table, ColdValues)
-        held = 2 * table.clean.limit_bytes // table._entry_bytes() + table.dirty_limit
+        held = 2 * table.known.limit_bytes // table._entry_bytes() + table.dirty_limit
     backend.close()
     return held
 

@@ -82,14 +82,24 @@ def words(indices: np.ndarray) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([keys, pa.array(np.ones(len(indices), np.int64))], schema=WORDS)
 
 
-def run(spark: Any, records: int, checkpoints: bool, shape: str = "numbers") -> float:
+_LINES = pa.array([f"{i:06}" + "a line of a log, as long as such lines are; " * 20 for i in range(1000)])
+
+
+def lines(indices: np.ndarray) -> pa.RecordBatch:
+    """About 900 bytes each: what a record costs is what its bytes cost."""
+    texts = _LINES.take(pa.array(indices % len(_LINES)))
+    return pa.RecordBatch.from_arrays([texts, pa.array(np.ones(len(indices), np.int64))], schema=WORDS)
+
+
+def run(spark: Any, records: int, checkpoints: bool, shape: str = "numbers", encrypt: bool = False) -> float:
     """Records a second, from the first batch at a keyed subtask to the last."""
     env = tg.StreamEnvironment("throughput", parallelism=bare.WIDTH, spark=spark)
+    env.encryption(network=encrypt)
     storage = harness.fresh_folder("throughput").as_uri()
     env.checkpointing(every="1s" if checkpoints else None, storage=storage)
     match shape:
-        case "numbers" | "words":
-            function, schema = (numbers, NUMBERS) if shape == "numbers" else (words, WORDS)
+        case "numbers" | "words" | "lines":
+            function, schema = {"numbers": (numbers, NUMBERS), "words": (words, WORDS), "lines": (lines, WORDS)}[shape]
             source = tg.DataGenerator(function, count=records, vectorised=True, type=schema, splits=bare.WIDTH)
             out = env.from_source(source, uid="source").key_by("k").process_batches(Total(), uid="total", returns=TIMES)
         case "dataclass":

@@ -2,25 +2,29 @@
 
     python examples/own_sink.py [folder]
 
-The writer keeps rows until the barrier, and `prepare` hands them to the checkpoint. When the checkpoint is complete, the
-committer writes them in one transaction together with their name. A commit that is asked for again finds the name: that is the
-evidence.
+`prepare` hands the rows since the last barrier to the checkpoint. When that is complete they are written in one transaction
+with their name, which is the evidence for whoever commits again. Without it `tidegate simulate` says what is doubled.
 """
 
 import json
 import sqlite3
 import sys
 import tempfile
-from pathlib import Path
+from contextlib import closing
+from dataclasses import dataclass
 
 import tidegate as tg
 
 
+@dataclass
 class SqliteSink(tg.Sink):
+    file: str  # settings only: the sink is sent to the executors
     guarantee = "exactly-once"
 
-    def __init__(self, file: str) -> None:
-        self.file = file  # settings only: the sink is sent to the executors
+    def __post_init__(self) -> None:
+        with closing(sqlite3.connect(self.file)) as database:
+            database.execute("CREATE TABLE IF NOT EXISTS squares (n int, square int)")
+            database.execute("CREATE TABLE IF NOT EXISTS done (name text PRIMARY KEY)")
 
     def writer(self, context: tg.WriterContext) -> tg.SinkWriter:
         return Writer(context)
@@ -28,33 +32,34 @@ class SqliteSink(tg.Sink):
     def committer(self, context: tg.WriterContext) -> tg.Committer:
         return Committer(self.file)
 
+    def at_place(self, folder: str) -> "SqliteSink":  # each simulated run has tables of its own
+        return SqliteSink(f"{folder}/squares.db")
+
+    def read_back(self) -> list:  # what a reader finds there
+        with closing(sqlite3.connect(self.file)) as database:
+            return database.execute("SELECT * FROM squares").fetchall()
+
 
 class Writer(tg.SinkWriter):
     def __init__(self, context: tg.WriterContext) -> None:
-        self.context = context
-        self.rows: list = []
+        self.context, self.rows = context, []
 
     def write(self, batch) -> None:
         self.rows += batch.rows()
 
     def prepare(self, checkpoint) -> list[bytes]:
-        if not self.rows:
-            return []
         name = f"{self.context.uid}-{self.context.attempt}-{self.context.subtask}-{checkpoint}"
         rows, self.rows = self.rows, []
-        return [json.dumps({"name": name, "rows": rows}).encode()]
+        return [json.dumps({"name": name, "rows": rows}).encode()] if rows else []
 
 
+@dataclass
 class Committer(tg.Committer):
-    def __init__(self, file: str) -> None:
-        self.file = file
+    file: str
 
     def commit(self, committables: list[bytes]) -> list[tg.CommitOutcome]:
-        database = sqlite3.connect(self.file, timeout=30)
-        try:
+        with closing(sqlite3.connect(self.file, timeout=30)) as database:
             return [self._commit(database, json.loads(each)) for each in committables]
-        finally:
-            database.close()
 
     def _commit(self, database: sqlite3.Connection, part: dict) -> tg.CommitOutcome:
         with database:  # one transaction: rows and evidence, or neither
@@ -65,15 +70,11 @@ class Committer(tg.Committer):
 
 
 if __name__ == "__main__":
-    folder = Path(tempfile.mkdtemp(prefix="own-sink-", dir=sys.argv[1] if len(sys.argv) > 1 else None))
-    file = str(folder / "squares.db")
-    with sqlite3.connect(file) as made:
-        made.execute("CREATE TABLE squares (n int, square int)")
-        made.execute("CREATE TABLE done (name text PRIMARY KEY)")
+    folder = tempfile.mkdtemp(prefix="own-sink-", dir=sys.argv[1] if len(sys.argv) > 1 else None)
+    file = f"{folder}/squares.db"
     env = tg.StreamEnvironment("own-sink", parallelism=2)
     env.checkpointing(every="1s", storage=f"file://{folder}/checkpoints")
     squares = env.from_sequence(1, 100, uid="numbers").map(lambda n: (n, n * n), returns=tuple[int, int])
     squares.sink_to(SqliteSink(file), uid="squares")
     env.execute()
-    for count, total in sqlite3.connect(file).execute("SELECT count(*), sum(square) FROM squares"):
-        print(count, total)
+    print(*sqlite3.connect(file).execute("SELECT count(*), sum(square) FROM squares").fetchone())

@@ -86,7 +86,7 @@ if ! runs "$venv/bin/python" "import pip; $new_enough"; then
     "$python" -m venv "$venv"
 fi
 
-say "installing the dependencies (about 500 MB and some minutes the first time; Spark is most of it)"
+say "installing the dependencies (1.8 GB on the disk, and some minutes the first time)"
 if ! install_with_uv; then
     say "uv could not install them; pip tries"
     if ! install_with_pip; then

@@ -15,11 +15,9 @@ from time import perf_counter
 sys.path.append(str(Path(__file__).parents[1] / "peers"))
 
 import work
-from flink_settings import configuration
+from flink_settings import configuration, numbers_in_order
 from printed import Printed
-from pyflink.common import Types, WatermarkStrategy
 from pyflink.datastream import StreamExecutionEnvironment
-from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 from pyflink.table import DataTypes, Schema, StreamTableEnvironment
 from queries import QUERIES
 
@@ -75,9 +73,6 @@ def events(task: work.Task) -> StreamTableEnvironment:
     """Tables of what there is."""
     env = StreamExecutionEnvironment.get_execution_environment(configuration(task, {"table.local-time-zone": "UTC"}))
     tables = StreamTableEnvironment.create(env)
-    # One reader, so that times go on together; its numbers are dealt out in turn.
-    source = NumberSequenceSource(0, task.records - 1)
-    numbers = env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers", Types.LONG()).set_parallelism(1)
     schema = (
         Schema.new_builder()
         .column("f0", DataTypes.BIGINT())
@@ -88,7 +83,7 @@ def events(task: work.Task) -> StreamTableEnvironment:
         .watermark("rowtime", "rowtime - INTERVAL '1' SECOND")
         .build()
     )
-    tables.create_temporary_view("events", tables.from_data_stream(numbers.rebalance(), schema))
+    tables.create_temporary_view("events", tables.from_data_stream(numbers_in_order(env, task.records), schema))
     for view, query in VIEWS.items():
         tables.execute_sql(f"CREATE TEMPORARY VIEW {view} AS {query}")
     return tables

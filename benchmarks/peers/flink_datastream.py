@@ -8,7 +8,7 @@ from typing import Any
 
 import work
 from flink_settings import configuration
-from flink_sql import numbers
+from flink_sql import make_numbers
 from printed import Printed
 from pyflink.common import Types
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
@@ -33,7 +33,7 @@ def run(task: work.Task, mode: str) -> None:
     printed = None if task.answers is None else Printed(task.answers)
     env = StreamExecutionEnvironment.get_execution_environment(configuration(task, {"python.execution-mode": mode}))
     tables = StreamTableEnvironment.create(env)
-    numbers(env, tables, task.records)
+    make_numbers(env, tables, task.records)
     stream = tables.to_data_stream(tables.from_path("numbers"))
     sums = stream.key_by(lambda row: row[0], Types.LONG()).process(RunningSum(), PAIR)
     if printed is None:

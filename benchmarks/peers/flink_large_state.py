@@ -9,11 +9,9 @@ import argparse
 from time import perf_counter
 
 import work
-from flink_settings import configuration
+from flink_settings import configuration, numbers
 from printed import Printed
-from pyflink.common import Types, WatermarkStrategy
 from pyflink.datastream import StreamExecutionEnvironment
-from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 from pyflink.table import StreamTableEnvironment
 
 # The arithmetic of large_state.py, word for word; integers of 64 bits do not overflow in it.
@@ -43,9 +41,7 @@ def run(task: work.Task) -> None:
     }
     env = StreamExecutionEnvironment.get_execution_environment(configuration(task, rocksdb))
     tables = StreamTableEnvironment.create(env)
-    source = NumberSequenceSource(0, task.records - 1)
-    indices = env.from_source(source, WatermarkStrategy.no_watermarks(), "indices", Types.LONG())
-    tables.create_temporary_view("indices", tables.from_data_stream(indices).alias("i"))
+    tables.create_temporary_view("indices", tables.from_data_stream(numbers(env, task.records)).alias("i"))
     first, then = FIRST.format(keys=given.keys), SPREADS[given.spread].format(mixed=MIXED, keys=given.keys)
     key = f"CASE WHEN i < {given.keys} THEN {first} ELSE {then} END"
     tables.execute_sql(f"CREATE TEMPORARY VIEW writes AS SELECT {key} AS k, {VALUE} AS v FROM indices")

@@ -5,20 +5,17 @@ from __future__ import annotations
 from time import perf_counter
 
 import work
-from flink_settings import configuration
+from flink_settings import configuration, numbers
 from printed import Printed
-from pyflink.common import Types, WatermarkStrategy
 from pyflink.datastream import StreamExecutionEnvironment
-from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 from pyflink.table import StreamTableEnvironment
 
 QUERY = "SELECT k, SUM(v) AS s FROM numbers GROUP BY k"
 
 
-def numbers(env: StreamExecutionEnvironment, tables: StreamTableEnvironment, records: int) -> None:
-    source = NumberSequenceSource(0, records - 1)
-    indices = env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers", Types.LONG())
-    tables.create_temporary_view("indices", tables.from_data_stream(indices).alias("i"))
+def make_numbers(env: StreamExecutionEnvironment, tables: StreamTableEnvironment, records: int) -> None:
+    """The view `numbers` of keys and values."""
+    tables.create_temporary_view("indices", tables.from_data_stream(numbers(env, records)).alias("i"))
     key, value = f"MOD(i, {work.KEYS})", f"1 + MOD(i, {work.VALUES})"
     tables.execute_sql(f"CREATE TEMPORARY VIEW numbers AS SELECT {key} AS k, {value} AS v FROM indices")
 
@@ -27,7 +24,7 @@ def run(task: work.Task) -> None:
     printed = None if task.answers is None else Printed(task.answers)
     env = StreamExecutionEnvironment.get_execution_environment(configuration(task))
     tables = StreamTableEnvironment.create(env)
-    numbers(env, tables, task.records)
+    make_numbers(env, tables, task.records)
     sink = "blackhole" if printed is None else "print"
     tables.execute_sql(f"CREATE TABLE sums (k BIGINT, s BIGINT) WITH ('connector' = '{sink}')")
     began = perf_counter()

@@ -11,11 +11,9 @@ from time import perf_counter
 
 import windows_work as windows
 import work
-from flink_settings import configuration
+from flink_settings import configuration, numbers_in_order
 from printed import Printed
-from pyflink.common import Types, WatermarkStrategy
 from pyflink.datastream import StreamExecutionEnvironment
-from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 from pyflink.table import DataTypes, Schema, StreamTableEnvironment
 
 
@@ -28,9 +26,6 @@ def run(task: work.Task) -> None:
     printed = None if task.answers is None else Printed(task.answers)
     env = StreamExecutionEnvironment.get_execution_environment(configuration(task, {"table.local-time-zone": "UTC"}))
     tables = StreamTableEnvironment.create(env)
-    # One reader, so that times go on together; its numbers are dealt out in turn.
-    source = NumberSequenceSource(0, task.records - 1)
-    numbers = env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers", Types.LONG()).set_parallelism(1)
     schema = (
         Schema.new_builder()
         .column("f0", DataTypes.BIGINT())
@@ -38,7 +33,7 @@ def run(task: work.Task) -> None:
         .watermark("rowtime", "rowtime - INTERVAL '1' SECOND")
         .build()
     )
-    tables.create_temporary_view("numbers", tables.from_data_stream(numbers.rebalance(), schema))
+    tables.create_temporary_view("numbers", tables.from_data_stream(numbers_in_order(env, task.records), schema))
     tables.execute_sql(
         f"CREATE TEMPORARY VIEW events AS SELECT {windows.key('f0', given.keys)} AS k, {windows.value('f0')} AS v,"
         f" {windows.time_ms('f0', per_s=given.per_s)} AS ts, rowtime FROM numbers"

@@ -286,8 +286,10 @@ class JobClient:
         rescaled: Rescaled = self.request_rescale(parallelism, timeout=timeout).result()
         return rescaled
 
-    def request_rescale(self, parallelism: Parallelism, *, timeout: Duration | None = None) -> Future[Rescaled]:
-        """As `rescale`, and returns at once.
+    def request_rescale(
+        self, parallelism: Parallelism, *, timeout: Duration | None = None, reason: str = ""
+    ) -> Future[Rescaled]:
+        """As `rescale`, and returns at once. `reason` is shown in the job's log and timeline.
 
         >>> client.request_rescale({"numbers": 2}).result().parallelism
         {'numbers': 2}
@@ -296,7 +298,7 @@ class JobClient:
             if not isinstance(number, int) or number < 1:
                 raise ConfigurationError(f"parallelism must be a positive integer, not {number!r}")
         limit = None if timeout is None else seconds(timeout, "rescale(timeout)")
-        request = SavepointRequest(None, stop=StopMode.RESCALE, timeout_s=limit, parallelism=parallelism)
+        request = SavepointRequest(None, stop=StopMode.RESCALE, timeout_s=limit, parallelism=parallelism, reason=reason)
         self._execution.request_savepoint(request)
         return request.future
 

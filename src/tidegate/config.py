@@ -13,6 +13,7 @@ from typing import Any
 
 from tidegate import extras
 from tidegate.errors import ConfigurationError
+from tidegate.protocol.autoscaling import ScalingPolicy
 from tidegate.protocol.checkpointing import MINIMAL_INTERVAL_S, CheckpointPolicy
 from tidegate.protocol.restarts import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
 from tidegate.settings.choices import (
@@ -173,6 +174,16 @@ class JobConfig:
     rest_token: str | None = setting(None, WORD, "tidegate.rest.token",
         "what requests must carry: Authorization: Bearer TOKEN", shown_default="none: made up where one is needed",
         is_secret=True)
+    encrypt: bool = setting(False, FLAG, "security.ssl.internal.enabled",
+        "what travels between slots is encrypted, and what slots and driver say to each other; see SECURITY.md",
+        said_by="encryption(network)")
+    rest_tls: bool = setting(False, FLAG, "security.ssl.rest.enabled",
+        "REST and the dashboard answer by https alone", said_by="encryption(rest)")
+    certificate: str | None = setting(None, WORD, "tidegate.ssl.certificate",
+        "a PEM file: the driver's certificate, and those that it was signed with",
+        shown_default="none: one is made", said_by="encryption(certificate)")
+    certificate_key: str | None = setting(None, WORD, "tidegate.ssl.key",
+        "a PEM file: the certificate's private key, without a passphrase", said_by="encryption(key)")
     on_term: OnTerm | None = setting(None, ON_TERM, "tidegate.on-term",
         "what SIGTERM ends the job with: checkpoint, savepoint or cancel",
         shown_default="none: the variable TIDEGATE_ON_TERM, else checkpoint", said_by="on_term(how)",
@@ -229,6 +240,29 @@ class JobConfig:
         "a slot that is silent for so long fails the attempt", ("heartbeat.timeout",))
     start_timeout_s: float = setting(120.0, SECONDS, "tidegate.start-timeout",
         "within which all slots of an attempt must have started")
+    autoscaler: bool = setting(False, FLAG, "job.autoscaler.enabled",
+        "the job is rescaled as its load asks for it; see docs/autoscaling.md", said_by="autoscaling(enabled)")
+    autoscaler_target: float = setting(0.7, NUMBER, "job.autoscaler.utilization.target",
+        "how much of its time the busiest subtask of a vertex is to work", ("job.autoscaler.target.utilization",),
+        said_by="autoscaling(target)")
+    autoscaler_highest: float = setting(0.9, NUMBER, "job.autoscaler.utilization.max",
+        "one that would be busier than this to keep up gets more subtasks")
+    autoscaler_lowest: float = setting(0.4, NUMBER, "job.autoscaler.utilization.min",
+        "one that is less busy than this gets fewer")
+    autoscaler_least: int = setting(1, POSITIVE, "job.autoscaler.vertex.min-parallelism",
+        "subtasks that a vertex is given, at least", said_by="autoscaling(min_parallelism)")
+    autoscaler_most: int = setting(128, POSITIVE, "job.autoscaler.vertex.max-parallelism",
+        "and at most", said_by="autoscaling(max_parallelism)")
+    autoscaler_settle_s: float = setting(30.0, SECONDS, "job.autoscaler.stabilization.interval",
+        "after each start, the time in which nothing is measured", said_by="autoscaling(stabilization)")
+    autoscaler_window_s: float = setting(60.0, SECONDS, "job.autoscaler.metrics.window",
+        "the time over which loads are measured", said_by="autoscaling(window)")
+    autoscaler_down_s: float = setting(300.0, SECONDS, "job.autoscaler.scale-down.interval",
+        "a vertex gets fewer subtasks when so long it has needed no more", said_by="autoscaling(scale_down)")
+    autoscaler_catch_up_s: float = setting(300.0, SECONDS, "job.autoscaler.catch-up.duration",
+        "within which a backlog is to be read", said_by="autoscaling(catch_up)")
+    autoscaler_excluded: tuple[str, ...] = setting((), WORDS, "job.autoscaler.vertex.exclude.ids",
+        "uids of operators that keep their parallelism, with commas between them", said_by="autoscaling(exclude)")
     # fmt: on
     origins: Mapping[str, Origin] = field(default_factory=dict, compare=False, repr=False)  #: see `origin`
 
@@ -278,6 +312,19 @@ class JobConfig:
             unaligned_after_s=self.aligned_timeout_s if self.unaligned else None,
         )
 
+    def scaling_policy(self) -> ScalingPolicy:
+        return ScalingPolicy(
+            target=self.autoscaler_target,
+            lowest=self.autoscaler_lowest,
+            highest=self.autoscaler_highest,
+            least=self.autoscaler_least,
+            most=self.autoscaler_most,
+            settle_s=self.autoscaler_settle_s,
+            window_s=self.autoscaler_window_s,
+            scale_down_s=self.autoscaler_down_s,
+            catch_up_s=self.autoscaler_catch_up_s,
+        )
+
     def validate(self) -> None:
         """:raises ConfigurationError: for settings that cannot work together."""
         if self.interval_s is not None and self.storage is None:
@@ -306,6 +353,20 @@ class JobConfig:
             raise ConfigurationError("parallelism must be at least 1")
         if self.rest_port is not None and not 0 <= self.rest_port <= 65535:
             raise ConfigurationError(f"rest.port must be between 0 and 65535, not {self.rest_port}")
+        if not 0 < self.autoscaler_lowest < self.autoscaler_target < self.autoscaler_highest <= 1:
+            raise ConfigurationError(
+                "the autoscaler's utilization.min, .target and .max must be above 0, at most 1, and in this order"
+            )
+        if self.autoscaler_least > self.autoscaler_most:
+            raise ConfigurationError("the autoscaler's min-parallelism is above its max-parallelism")
+        if self.autoscaler_window_s <= 0 or self.autoscaler_catch_up_s <= 0:
+            raise ConfigurationError("the autoscaler's metrics.window and catch-up.duration must be above 0")
+        if (self.certificate is None) != (self.certificate_key is None):
+            raise ConfigurationError("a certificate needs its key: set tidegate.ssl.certificate and tidegate.ssl.key")
+        if self.certificate is not None and not (self.encrypt or self.rest_tls):
+            raise ConfigurationError(
+                "a certificate is given and nothing uses it: set security.ssl.internal.enabled or security.ssl.rest.enabled"
+            )
         if self.on_term_timeout_s < 1:
             raise ConfigurationError("the time for an end by SIGTERM must be at least 1 s")
 

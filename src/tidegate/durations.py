@@ -39,3 +39,8 @@ def seconds(duration: Duration, what: str) -> float:
     if value < 0:
         raise ConfigurationError(f"{what}: {duration!r} is negative")
     return value
+
+
+def duration_ms(duration: Duration, what: str) -> int:
+    """The same in whole ms. To be used wherever ms are wanted: "1.001s" times 1000 is 1000.9999999999999 in floats."""
+    return round(seconds(duration, what) * 1000)

@@ -25,7 +25,7 @@ TidegateError
 |-- StoppedByUser               the job was canceled
 |-- UnansweredCall              an asynchronous function has not answered in time; a TimeoutError, too
 |-- TimedOut                    the time of a wait is over, and the job continues; a TimeoutError, too
-`-- ProtocolViolation           a bug of ours: a message or frame that cannot be
+`-- ProtocolViolation           a message or frame that cannot be: a bug of ours, or somebody on the network
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate.cells import with_cells
 from tidegate.shown import shown_text
 
 MAX_MESSAGE = 100_000  #: characters
@@ -156,4 +157,4 @@ class UserLine:
     line: int
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        return with_cells(f"{self.file}:{self.line}")

@@ -19,6 +19,7 @@ from tidegate.client import JobClient
 from tidegate.config import JobConfig
 from tidegate.connectors.collect_sink import CollectedResults, CollectSink
 from tidegate.console import show_out
+from tidegate.coordinator.autoscaling import Autoscaler
 from tidegate.coordinator.execution import JobExecution
 from tidegate.coordinator.inputs import written_sources
 from tidegate.coordinator.job import JobRun
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidegate.rest.server import RestServer
+    from tidegate.wire.certificates import Certificate
 
 log = logging.getLogger("tidegate")
 
@@ -84,6 +86,7 @@ def launch(program: Program, config: JobConfig, quiet: bool = False) -> JobClien
     say_warnings(program.graph)
     warn_of_late_results(program.graph, config)
     check_written_sources(draft, config)
+    certificate = given_to(config)
     store = open_job_store(config)
     server = rest_server(config)
     view, results = JobView(), collected_results(draft)
@@ -107,12 +110,14 @@ def launch(program: Program, config: JobConfig, quiet: bool = False) -> JobClien
     if onlooker is not None:
         onlooker.launching(draft, config)
     if program.spark is not None:
-        check_session(program.spark)
+        check_session(program.spark, config.encrypt)
         session = program.spark
     else:
         python = ExecutorPython(config.python_files, config.python_archives, config.python_executable)
         slots, layers = len(draft.slots), len(draft.layers)
-        session = make_session(program.name, config.master, slots, program.spark_conf, python, layers)
+        session = make_session(
+            program.name, config.master, slots, program.spark_conf, python, layers, encrypt=config.encrypt
+        )
     if is_local(session.sparkContext.master):
         check_process_limits(count_connections(job.plan))
     await_slots(session, len(job.plan.slots))
@@ -130,11 +135,24 @@ def launch(program: Program, config: JobConfig, quiet: bool = False) -> JobClien
         else:
             results.accept(message.uid, message.subtask, message.topic, message.payload)
 
-    execution = JobExecution(job, cluster, program.crash_points, on_driver_payload)
+    execution = JobExecution(job, cluster, program.crash_points, on_driver_payload, certificate)
     client = JobClient(program.name, execution, view, results, config.savepoint_dir)
     served = ServedJob(job_id(program.name, config.storage), program.name, config, view, client, time.time())
     served.runtime_environment = RuntimeEnvironment(spark_settings(session), spark_pages(session))
     keep_history(served, store)
+    if config.autoscaler:
+        view.subscribe(
+            Autoscaler(
+                policy=config.scaling_policy(),
+                excluded=config.autoscaler_excluded,
+                view=view,
+                plan=lambda: client.plan,
+                ask=lambda numbers, reason: client.request_rescale(numbers, reason=reason),
+                slots=cluster.slots,
+                clock=time.monotonic,
+                wall_clock=time.time,
+            )
+        )
     if server is not None:
         client.url = server.serve(served)
     if onlooker is not None:
@@ -154,6 +172,15 @@ def check_start(job: JobRun, name: str, config: JobConfig) -> None:
     other = other_driver(job.newest_record, here)
     if other is not None and other.is_alive:
         log.warning("the job %r runs: %s. It is taken over, and that driver ends", name, other)
+
+
+def given_to(config: JobConfig) -> Certificate | None:
+    """The certificate of the settings, read once. :raises ConfigurationError: when it cannot be used."""
+    if config.certificate is None or config.certificate_key is None:
+        return None
+    from tidegate.wire.certificates import given_certificate
+
+    return given_certificate(config.certificate, config.certificate_key)
 
 
 def rest_server(config: JobConfig) -> RestServer | None:
@@ -213,6 +240,7 @@ def slot_settings(config: JobConfig) -> SlotSettings:
         asynchronous_snapshots=config.asynchronous_snapshots,
         state_limit_bytes=state_limit_bytes(config),
         local_copies=copy_settings(config),
+        encrypt=config.encrypt,
     )
 
 

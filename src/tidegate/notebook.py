@@ -12,6 +12,7 @@ from html import escape
 from tidegate.coordinator.observing import CheckpointStatistics, CheckpointStatus, JobSnapshot, JobStatus
 from tidegate.graph.plan import JobPlan, PlannedOperator
 from tidegate.ids import SlotId
+from tidegate.wording import counted, how_big_in_all, how_long
 
 CHECKPOINTS_SHOWN = 3
 _COLOURS = {JobStatus.RUNNING: "#2e9e5b", JobStatus.FINISHED: "#2e9e5b", JobStatus.FAILED: "#d64545"}
@@ -21,12 +22,12 @@ _CELL = "padding:2px 12px 2px 0;text-align:{};border:none"
 
 def job_html(name: str, url: str | None, plan: JobPlan, snapshot: JobSnapshot) -> str:
     colour = _COLOURS.get(snapshot.status, _OTHERS)
-    facts = [f"{len(plan.slots)} slots"]
+    facts = [counted(len(plan.slots), "slot")]
     if snapshot.attempt is not None:
         facts.append(f"attempt {snapshot.attempt}")
     if snapshot.restarts:
-        facts.append(f"{snapshot.restarts} restarts")
-    facts.append(f"{snapshot.completed} checkpoints")
+        facts.append(counted(snapshot.restarts, "restart"))
+    facts.append(counted(snapshot.completed, "checkpoint"))
     if snapshot.failed:
         facts.append(f"{snapshot.failed} failed")
     link = f' · <a href="{escape(url)}" target="_blank" rel="noopener">{escape(url)}</a>' if url else ""
@@ -92,9 +93,8 @@ def _checkpoint(checkpoint: CheckpointStatistics) -> str:
     at = time.strftime("%H:%M:%S", time.localtime(checkpoint.triggered_at))
     text = f"checkpoint {checkpoint.checkpoint} at {at}: {checkpoint.status.value.lower().replace('_', ' ')}"
     if checkpoint.status is CheckpointStatus.COMPLETED:
-        text += f", {(checkpoint.duration_s or 0) * 1000:.0f} ms, {checkpoint.size_bytes:,} bytes"
-        if checkpoint.added_bytes < checkpoint.size_bytes:
-            text += f", {checkpoint.added_bytes:,} of them new"
+        size = how_big_in_all(checkpoint.size_bytes, checkpoint.added_bytes)
+        text += f", {how_long(checkpoint.duration_s or 0)}, {size}"
     elif checkpoint.failure:
         text += f", {checkpoint.failure}"
     return escape(text)

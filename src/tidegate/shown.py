@@ -25,11 +25,21 @@ def is_writable(text: str) -> bool:
 
 def shown_error(error: BaseException) -> str:
     """The class and the text of an exception, of one too whose `__str__` raises."""
+    text = _message(error)
+    return shown_text(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+def shown_message(error: BaseException) -> str:
+    """The text alone."""
+    return shown_text(_message(error))
+
+
+def _message(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception as trouble:
         text = f"(its message cannot be shown: {type(trouble).__name__})"
-    return shown_text(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+    return text
 
 
 def first_line(error: BaseException) -> str:

@@ -4,12 +4,12 @@
 | --- | --- | --- | --- | --- | --- | --- |
 | worker killed between prepare and commit, twice in a row | W | W | W | W | W | W |
 | worker killed after the commit, before it could say so | W | W | W | W | W | W |
-| worker stopped before the commit; wakes up behind its successors | W | W | W | W | W | W |
+| worker stopped before the commit; wakes up after its successors | W | W | W | W | W | W |
 | driver killed between prepare and commit, twice in a row | D | D | D | D | D | D |
 | the service killed between prepare and commit, twice in a row | W, D | W, D | W, D | | | |
 | the broker of the source killed with it | as above | W | W | | | |
 | an outage longer than the service's transaction timeout | W, D | W, D | W, D | | | |
-| worker killed right behind a savepoint; long after, the job comes back to it | S | S | S | S | S | S |
+| worker killed right after a savepoint; long after, the job comes back to it | S | S | S | S | S | S |
 
 W, D and S are the tests of this module. `make test` has each pair in one of them; the others are slow. A folder has no service
 that could be killed. What came out is read by a read-committed consumer, the servers' own command-line clients and pyarrow; the

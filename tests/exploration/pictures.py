@@ -33,7 +33,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "SlotMachine": frozenset({"story", "channels", "limits"}),
     "JobMachine": frozenset({"story"}),
     "SlotCheckpoint": frozenset({"began"}),
-    "Attempt": frozenset({"starts", "connected", "_last_tick", "_began", "halted_at", "timeouts"}),
+    "Attempt": frozenset({"starts", "connected", "_last_tick", "_silence_due", "_began", "halted_at", "timeouts"}),
     "JobLoop": frozenset({"_inputs"}),
     "Slot": frozenset({"_last_flush"}),  # every turn flushes
     "Outbox": frozenset({"bytes_sent"}),
@@ -49,6 +49,7 @@ OPAQUE = frozenset(
         "SlotProgram",
         "SlotSettings",
         "FrameSeal",
+        "ChannelSeal",
         "StreamEnvironment",
         "LogicalGraph",
         "JobConfig",

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -29,8 +29,11 @@ WORKERS = 2
 class StandaloneCluster:
     """Started by `standalone_cluster`."""
 
-    def __init__(self, folder: Path, slots: int) -> None:
+    def __init__(self, folder: Path, slots: int, conf: Mapping[str, str] | None = None) -> None:
         self._folder = folder
+        self._conf = folder / "spark.conf"  #: of master and workers
+        self._conf.touch(0o600)
+        self._conf.write_text("".join(f"{key} {value}\n" for key, value in (conf or {}).items()))
         self._processes: list[subprocess.Popen[bytes]] = []
         self._workers: list[subprocess.Popen[bytes]] = []
         self._slots = slots
@@ -92,7 +95,13 @@ class StandaloneCluster:
         home = os.path.dirname(pyspark.__file__)
         with open(self._folder / f"{name}.log", "wb") as log:
             process = subprocess.Popen(
-                [os.path.join(home, "bin", "spark-class"), f"org.apache.spark.deploy.{main}", *arguments],
+                [
+                    os.path.join(home, "bin", "spark-class"),
+                    f"org.apache.spark.deploy.{main}",
+                    "--properties-file",
+                    str(self._conf),
+                    *arguments,
+                ],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self._folder,
@@ -118,8 +127,8 @@ class StandaloneCluster:
 
 
 @contextlib.contextmanager
-def standalone_cluster(folder: Path, slots: int) -> Iterator[StandaloneCluster]:
-    cluster = StandaloneCluster(folder, slots)
+def standalone_cluster(folder: Path, slots: int, conf: Mapping[str, str] | None = None) -> Iterator[StandaloneCluster]:
+    cluster = StandaloneCluster(folder, slots, conf)
     try:
         cluster.start()
         yield cluster

@@ -81,7 +81,7 @@ def assert_exact(settings: Settings, rows: list[list[int]] | None = None) -> Non
 def assert_written_again_from(
     savepoint: Path, settings: Settings, before: list[list[int]], after: list[list[int]]
 ) -> None:
-    """The job came back to the savepoint: exactly what lies behind it was written once more. Read with pandas alone."""
+    """The job came back to the savepoint: exactly what comes after it was written once more. Read with pandas alone."""
     counts = pd.read_parquet(savepoint / "keyed" / "of-source" / "count")
     read = dict(zip(counts["key"], counts["value"], strict=True))
     again = Counter((source, number) for source, number, *_ in after)

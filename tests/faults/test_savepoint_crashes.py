@@ -3,7 +3,7 @@
     taking      the job continues and loses nothing; a folder with _metadata.json is a whole savepoint, any other is none
     stopping    until the record is in the log the job continues; from then on the savepoint is where it continues from
     starting    the next attempt, or driver, begins at the savepoint again
-    long after  the job comes back to each savepoint that stands: exactly what lies behind it is written once more
+    long after  the job comes back to each savepoint that stands: exactly what comes after it is written once more
 
 Checkpoints are taken on request here, so that what dies at a point dies for the savepoint's sake. Savepoints are read with
 pandas and json alone; each must be exactly the state of its positions. The job continues from what each stop has left.
@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults]
 WORKER_STEPS = [
     ("savepoint", "slot.table-stored"),
     ("savepoint", "slot.after-ack"),
-    ("savepoint", "slot.before-commit"),  # of the checkpoint behind it
+    ("savepoint", "slot.before-commit"),  # of the checkpoint after it
     ("stop", "slot.table-stored"),
     ("stop", "slot.before-commit"),
 ]
@@ -114,11 +114,11 @@ def assert_each_is_whole_or_none(settings: Settings) -> int:
 
 
 def assert_the_job_comes_back(settings: Settings, spark: SparkSession) -> None:
-    """To each savepoint that it has gone on behind. The job has ended: everything was written, once, before."""
+    """To each savepoint after which it has continued. The job has ended: everything was written, once, before."""
     stand = [folder for folder, is_savepoint in stored_folders(settings) if is_savepoint]
-    behind = [folder for folder in stand if json.loads((folder / "_metadata.json").read_text())["stopped"] is None]
+    passed = [folder for folder in stand if json.loads((folder / "_metadata.json").read_text())["stopped"] is None]
     settings = dataclasses.replace(settings, crashes=[], only_while_asked=False, every="50ms")
-    for folder in behind:
+    for folder in passed:
         before = committed_rows(settings.output)
         with watched(dataclasses.replace(settings, resume=str(folder)), spark) as job:
             assert job.await_end() is JobStatus.FINISHED
@@ -187,7 +187,7 @@ def test_workers_killed_at_steps_of_savepoints_of_a_stop_and_of_the_start_from_i
 def test_a_worker_killed_right_behind_a_savepoint_does_not_take_the_savepoint_with_it(
     tmp_path: Path, spark_session: SparkSession
 ) -> None:
-    """What the sink had staged for the savepoint would be swept away, were no checkpoint behind it."""
+    """What the sink had staged for the savepoint would be swept away, were no checkpoint after it."""
     settings = settings_of([], tmp_path)
     with watched(settings, spark_session) as job:
         savepoint_and_a_death_right_behind_it(job)

@@ -1,7 +1,7 @@
 """Unaligned checkpoints of a job that cannot keep up, over real Spark: workers killed, then another parallelism.
 
 The last function takes 3 ms a record and is chained with the two-phase file sink, so every channel before it is full. Its
-worker is killed behind its snapshot and before its commit. What the files hold is read without Tidegate.
+worker is killed after its snapshot and before its commit. What the files hold is read without Tidegate.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def test_the_groups_offsets_follow_completed_checkpoints_and_are_never_read(serv
 
     with opened(source, source.discover_splits(1)) as reader:
         assert drain(reader) == [0, 1, 2, 3, 4]
-        assert reader.metrics()["pendingRecords"] == 0  # behind the end there are five more
+        assert reader.metrics()["pendingRecords"] == 0  # after the end there are five more
         lag = PartitionLag(reader._consumer)  # type: ignore[attr-defined]
         assert lag.metrics([(name, 0, 2, None)])["KafkaSourceReader.KafkaConsumer.records-lag-max"] == 8
         reader.snapshot(1)  # type: ignore[arg-type]

@@ -118,5 +118,5 @@ def test_the_dashboard_shows_a_job_and_acts_on_it(tmp_path: Path) -> None:
         came_from = ask(f"{entry.url}/jobs/{entry.id}/checkpoints")["latest"]["restored"]
         assert came_from["external_path"].startswith(savepoint)
         first = {number for _, _, number in rows_in(again)}
-    # It continues where the savepoint was: not at the beginning, and not behind what came out before the stop.
+    # It continues where the savepoint was: not at the beginning, and what had not come out before the stop comes out.
     assert 0 < min(first) <= stopped_with + 16

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,6 +131,19 @@ def test_a_job_beside_the_kernel_shows_itself_and_is_canceled_by_an_interrupt(no
         "from tidegate.rest.server import _servers; [j.view.status.value for s in _servers.values() for j in s.jobs.all()]"
     )
     assert ended["text/plain"] == "['CANCELED', 'CANCELED']"
+
+    # A line of a cell is named by the cell, in what is refused before anything runs and in what workers say.
+    twice = "env.from_sequence(1, 9, uid='n')\n"
+    reply, _ = notebook.run(f"env = tg.StreamEnvironment('bad')\n{twice}{twice}")
+    assert re.search(r"at In\[\d+\]:2 and to .* at In\[\d+\]:3", reply["evalue"]), reply["evalue"]
+    reply, _ = notebook.run(
+        "env = tg.StreamEnvironment('raises')\n"
+        "def double(n):\n"
+        "    return n * 2 / 0\n"
+        "env.from_sequence(1, 9, uid='n').map(double, returns=int).print()\n"
+        "env.execute()"
+    )
+    assert re.search(r"ZeroDivisionError: .*\n  in map double .*, at In\[\d+\]:3", reply["evalue"]), reply["evalue"]
 
     # The page's own example: what has come out is there while the job runs.
     notebook.ok(PAGE_EXAMPLE)

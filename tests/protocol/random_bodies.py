@@ -8,6 +8,8 @@ from __future__ import annotations
 import random
 
 HEAD = """\
+import math
+from contextlib import suppress
 from dataclasses import dataclass
 
 import tidegate as tg
@@ -33,6 +35,7 @@ def make(step):
         last = tg.ValueState(str)
         rate = tg.ValueState(float, default=1.5)
         notes = tg.ListState(str)
+        extra = tg.ValueState(int, default=100)
 
         def helper(self, n):
             self.total.set(self.total.get() + n)
@@ -40,6 +43,12 @@ def make(step):
 
         def process_element(self, e, ctx):
 """
+
+
+def text_of(body: list[str], key: str = "str") -> str:
+    """A module with a function that has these lines."""
+    lines = "".join(f"            {line}\n" for line in body)
+    return HEAD.replace("{key}", key) + lines + "\n    return Function()\n"
 
 
 class Body:
@@ -56,12 +65,7 @@ class Body:
             lines.append("item, amount, note = e")
         lines += self._block(self.random.randint(2, 5), 0)
         lines.append(f"return [{self._pair()}]" if self.returns else f"yield {self._pair()}")
-        key = "str" if self.random.random() < 0.5 else "int"
-        return (
-            HEAD.replace("{key}", key)
-            + "".join(f"            {line}\n" for line in lines)
-            + "\n    return Function()\n"
-        )
+        return text_of(lines, "str" if self.random.random() < 0.5 else "int")
 
     def _field(self, name: str) -> str:
         at = ("item", "amount", "note").index(name)
@@ -70,7 +74,7 @@ class Body:
     def _number(self) -> str:
         made = [
             self._field("amount"), "self.total.get()", "self.total.value()", str(self.random.randint(-9, 9)), "step",
-            f"len({self._field('note')})", "LIMIT", "max(self.total.get(), 3)",
+            f"len({self._field('note')})", "LIMIT", "max(self.total.get(), 3)", "math.floor(7.5)",
         ]  # fmt: skip
         if self.random.random() < 0.15:
             made = [
@@ -175,4 +179,18 @@ class Body:
             ]
         if chance < 0.8 and not self.returns:
             return ["yield TAG, 5"]
+        if chance < 0.95:
+            return self._emitted_where_it_may_fail()
         return ["assert ctx.key is not None"]
+
+    def _emitted_where_it_may_fail(self) -> list[str]:
+        """In a try, or in a with that takes errors away: half of it may be made by then, and something else leaves."""
+        value = f"({self._text()}, 1 // ({self._number()}))"
+        if not self.returns:
+            emits = f"yield {value}"
+        else:
+            emits = f"return [{self._pair()}, {value}]" if self.random.random() < 0.5 else f"return [{value}]"
+        if self.random.random() < 0.3:
+            return ["with suppress(ZeroDivisionError):", f"    {emits}"]
+        lines = ["try:", f"    {emits}", "except ZeroDivisionError:", "    self.total.set(0)"]
+        return lines + (["finally:", f"    {emits}"] if self.random.random() < 0.3 else [])

@@ -307,7 +307,7 @@ def run_case(case: Case) -> ObjectStore:
         try:
             result = run.run()
         except (JobFolderInUse, AllDriversDied) as error:
-            trouble = error  # a driver has died, perhaps right behind its last record
+            trouble = error  # a driver has died, perhaps right after its last record
         except StorageError as error:
             if not case.faults:
                 raise

@@ -16,9 +16,11 @@ from protocol_kit import Numbered, environment, fresh_storage
 
 import tidegate as tg
 from tidegate.coordinator.observing import CheckpointStatus, JobStatus
+from tidegate.coordinator.savepoints import SavepointRequest, StopMode
 from tidegate.ids import SlotId
 from tidegate.testing import LedgerSink, forget_ledgers, ledger
 from tidegate.testing.crash_points import ALL_POINTS, Crash, InProcessCrashPoints
+from tidegate.testing.runner import Ask as AskFor
 from tidegate.testing.runner import InProcessRun, run_in_process
 
 Ask = Callable[[int], Awaitable[int]]
@@ -209,6 +211,40 @@ def test_no_checkpoint_waits_for_a_call_of_ten_seconds(unaligned: bool, exchange
     assert len(done) >= 5
     slowest = max(each.duration_s or 0.0 for each in done[:-1])  # the last is final, and comes after all calls
     assert slowest < 0.3
+
+
+async def two_seconds(row: Any) -> Any:
+    await asyncio.sleep(2)
+    return row
+
+
+@pytest.mark.parametrize("stop", [None, StopMode.SUSPEND])
+def test_a_savepoint_of_a_full_slot_is_aligned_and_another_program_continues_from_it(
+    stop: StopMode | None, seed: int
+) -> None:
+    storage = fresh_storage()
+
+    def job(resume: str | None) -> tg.StreamEnvironment:
+        folder = storage if resume is None else fresh_storage()
+        env = environment(parallelism=2, storage=folder, every="1s", resume=resume)
+        numbers = env.from_source(Numbered(0, 2, 40, (5,)), uid="source", returns=tuple[int, int])
+        if resume is not None:  # what was under way from the source to the calls would have nowhere to go
+            numbers = numbers.map(lambda row: row, returns=tuple[int, int], uid="new")
+        asked = numbers.rebalance().async_map(two_seconds, capacity=2, uid="ask", returns=tuple[int, int])
+        asked.sink_to(LedgerSink("out"), uid="out")
+        return env
+
+    request = SavepointRequest(f"{storage}-savepoint", stop=stop)
+    result = run_in_process(job(None), seed=seed, asks=[AskFor(request, after_checkpoints=2)])
+    assert result.status is JobStatus.FINISHED, result.error
+    savepoint = tg.Savepoint.load(request.future.result().path)
+    assert savepoint.in_flight() == []
+    assert [state.name for state in savepoint.states() if state.uid == "ask" and state.rows] == ["in_flight"]
+
+    if stop is not None:  # else the job has gone on by itself
+        result = run_in_process(job(savepoint.path), seed=seed)
+        assert result.status is JobStatus.FINISHED, result.error
+    assert Counter(ledger("out").rows()) == Counter(Numbered(0, 2, 40).rows())
 
 
 AT_ONCE = [0, 0]  #: calls now, and the most so far

@@ -211,7 +211,7 @@ def too_large(layout: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 def interrupted(layout: str) -> str:
-    """The storage of a job whose only driver has died behind its third checkpoint."""
+    """The storage of a job whose only driver has died after its third checkpoint."""
     storage = fresh_storage()
     with pytest.raises(AllDriversDied):
         InProcessRun(job(layout, storage), 4, [Crash("driver.after-log", nth=3)], max_drivers=1).run()

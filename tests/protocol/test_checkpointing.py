@@ -106,6 +106,19 @@ def pending(of: Coordinator) -> list[int]:
     return [each.checkpoint for each in of.scheduler.under_way]
 
 
+def test_what_a_checkpoint_is_for_says_how_it_ends() -> None:
+    named = {
+        "a savepoint": [each for each in Purpose if each.is_savepoint],
+        "nothing comes after its barrier": [each for each in Purpose if each.halts],
+        "the attempt ends with it": [each for each in Purpose if each.is_last],
+    }
+    assert named == {
+        "a savepoint": [Purpose.SAVEPOINT, Purpose.SUSPEND, Purpose.DRAIN],
+        "nothing comes after its barrier": [Purpose.SUSPEND, Purpose.RESCALE],
+        "the attempt ends with it": [Purpose.FINAL, Purpose.SUSPEND, Purpose.DRAIN, Purpose.RESCALE],
+    }
+
+
 # -- triggers ---------------------------------------------------------------------------------------------------------
 
 

@@ -30,7 +30,7 @@ class Counted(tg.KeyedProcessFunction):
 
 
 def doubled(seed: int, **guarantee: object) -> int:
-    """How many numbers were counted more than once by the state, in a job that loses a slot behind a checkpoint."""
+    """How many numbers were counted more than once by the state, in a job that loses a slot after a checkpoint."""
     forget_ledgers()
     env = tg.StreamEnvironment("guarantee", parallelism=2)
     env.checkpointing(every="10ms", storage=fresh_storage(), **guarantee)  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ def doubled(seed: int, **guarantee: object) -> int:
 
 
 def counted_after_a_failure(exactly_once: bool) -> Counter[int]:
-    """Records behind an early barrier come before the late barrier; the slot dies; the sources continue behind their
+    """Records after an early barrier come before the late barrier; the slot dies; the sources continue after their
     positions. How often each record is in the state then."""
     settings = SlotSettings(exactly_once=exactly_once, inline_limit_bytes=0)
     first = Worker(settings=settings).start()
@@ -61,7 +61,7 @@ def counted_after_a_failure(exactly_once: bool) -> Counter[int]:
     again = Worker(settings=settings, store=first.store)
     subtasks = [SubtaskRestore("track", 0, old_parallelism=1), SubtaskRestore("out", 0, old_parallelism=1)]
     again.start(Start(1, subtasks, [file]))
-    again.get(again.a.records(2), again.a.barrier(2), again.b.barrier(2))  # a stood behind 1, b behind 3
+    again.get(again.a.records(2), again.a.barrier(2), again.b.barrier(2))  # a stood after 1, b after 3
     again.uploads.run_all()
     return Counter(again.stored(2))
 

@@ -62,7 +62,7 @@ def test_a_run_reaches_every_crash_point() -> None:
 
 @pytest.mark.parametrize(("point", "zombies", "seed"), in_turn(ALL_POINTS, product([True, False], SEEDS)))
 def test_a_crash_at_each_step_twice_in_a_row(point: str, zombies: bool, seed: int) -> None:
-    times = 1 if point in ("driver.after-finished",) else 2  # nobody comes behind FINISHED a second time
+    times = 1 if point in ("driver.after-finished",) else 2  # nobody comes after FINISHED a second time
     run(job(), seed, Crash(point, times=times), zombies=zombies)
 
     assert_exact()

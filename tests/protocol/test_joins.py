@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 from protocol_kit import Numbered, environment, fresh_storage, log_records
 from random_runs import ends_with_a_stop
@@ -231,6 +232,50 @@ def test_pairs_as_columns_are_those_of_the_function(seed: int) -> None:
     expected.update((one[1], None) for one in left if all(one != pair[0] for pair in near))
     expected.update((None, other[1]) for other in right if all(other != pair[1] for pair in near))
     assert Counter((row["f1"], row["right_f1"]) for row in ledger("columns").rows()) == expected
+
+
+@pytest.mark.parametrize("kind", ["interval", "temporal", "windows"])
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_function_may_change_the_records_of_its_pair(kind: str, side: int, seed: int) -> None:
+    """They are in other pairs, too, and in state."""
+    schema = pa.schema([("key", pa.int64()), ("time", pa.int64()), ("n", pa.int64())])
+    forget_ledgers()
+    env = environment(parallelism=1, every="10ms")
+    sides = []
+    for of in range(2):
+        rows = [{"key": 1, "time": 100 + n, "n": 10 * n} for n in range(4)]
+        if kind == "temporal":  # four of one moment, and one version
+            rows = [{**row, "time": 100} for row in rows[: 1 if of else 4]]
+        times = tg.WatermarkStrategy.bounded_out_of_orderness("1s", timestamp="time")
+        stream = env.from_collection(rows, type=schema, uid=f"s{of}").assign_timestamps_and_watermarks(times)
+        sides.append(stream.key_by("key"))
+
+    def changed(*pair: Any) -> Any:
+        pair[side]["n"] += pair[1 - side]["n"] + 1
+        return pair[side]
+
+    left, right = sides
+    if kind == "windows":
+        met = (
+            left._stream.join(right._stream)
+            .where("key")
+            .equal_to("key")
+            .window(tg.SlidingEventTimeWindows("8ms", "4ms"))
+        )
+        pairs_of = met.apply(changed, returns=schema, uid="join")
+    else:
+        join: Any = (
+            left.interval_join(right).between("-3ms", "2ms") if kind == "interval" else left.temporal_join(right)
+        )
+        pairs_of = join.process(changed, returns=schema, uid="join")
+    pairs_of.sink_to(LedgerSink("out"), uid="out")
+    assert run_in_process(env, seed=seed).status is JobStatus.FINISHED
+
+    # Of windows, all are in each of two.
+    meet = {"interval": lambda a, b: -3 <= b - a <= 2, "temporal": lambda a, b: b == 0, "windows": lambda a, b: True}
+    pairs = [(a, b) for a in range(4) for b in range(4) if meet[kind](a, b)] * (2 if kind == "windows" else 1)
+    assert Counter(row["n"] for row in ledger("out").rows()) == Counter(10 * (a + b) + 1 for a, b in pairs)
 
 
 @pytest.mark.parametrize("kind", ["interval", "columns", "temporal"])

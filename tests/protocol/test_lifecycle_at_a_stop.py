@@ -3,7 +3,7 @@
     suspend   last record, snapshot, (commit,) close. No end of input, no timer that was not due
     drain     last record, last watermark with every timer, end_input, snapshot, (commit,) close
 
-Behind the snapshot of the stop nothing is processed; every subtask has the same last snapshot; an operator ends after all
+After the snapshot of the stop nothing is processed; every subtask has the same last snapshot; an operator ends after all
 that come before it; what was read has come out.
 """
 
@@ -188,7 +188,7 @@ class Story:
     def of(self, uid: str, subtask: int) -> list[Call]:
         return [call for call in self.calls if (call.uid, call.subtask) == (uid, subtask)]
 
-    def behind(self, uid: str, subtask: int) -> list[tuple[str, int]]:
+    def after(self, uid: str, subtask: int) -> list[tuple[str, int]]:
         """What an operator was asked from its last snapshot on."""
         own = self.of(uid, subtask)
         (at,) = [place for place, call in enumerate(own) if (call.what, call.checkpoint) == ("snapshot", self.last)]
@@ -243,10 +243,10 @@ def test_behind_the_snapshot_of_a_stop_there_is_only_the_commit_and_the_end(seed
 
     for subtask in range(PARALLELISM):
         for uid in ("left", "right"):
-            assert story.behind(uid, subtask) == [("snapshot", last), ("complete", last), ("close", 0)]
+            assert story.after(uid, subtask) == [("snapshot", last), ("complete", last), ("close", 0)]
         for uid in ("one", "two"):
-            assert story.behind(uid, subtask) == [("snapshot", last), ("close", 0)]
-        committed = story.behind("out", subtask)
+            assert story.after(uid, subtask) == [("snapshot", last), ("close", 0)]
+        committed = story.after("out", subtask)
         assert committed[0] == ("snapshot", last)
         assert ("commit", last) in committed
         assert committed[-2:] == [("close", 0), ("close", 0)], "the writer, then its committer"
@@ -295,20 +295,20 @@ def test_a_drained_job_fires_every_timer_then_ends_its_input_then_takes_its_snap
 def test_each_operator_ends_after_all_before_it_and_everything_read_has_come_out(seed: int, mode: StopMode) -> None:
     story = stopped(mode, seed)
 
-    def assert_order(before: str, behind: str, subtasks: tuple[int | None, int | None], what: str, then: str) -> None:
+    def assert_order(before: str, after: str, subtasks: tuple[int | None, int | None], what: str, then: str) -> None:
         ids = [story.last if word == "snapshot" else 0 for word in (what, then)]
         first = story.places(before, what, ids[0], subtasks[0])
-        second = story.places(behind, then, ids[1], subtasks[1])
-        assert max(first) < min(second), f"{what} of {before} comes after {then} of {behind}"
+        second = story.places(after, then, ids[1], subtasks[1])
+        assert max(first) < min(second), f"{what} of {before} comes after {then} of {after}"
 
     for subtask in range(PARALLELISM):
-        for before, behind in [("left", "one"), ("one", "two"), ("right", "two"), ("two", "out")]:
-            above = subtask if behind == "out" else None  # the next in the chain, or all that send to it
-            assert_order(before, behind, (above, subtask), "record", "snapshot")
-            assert_order(before, behind, (above, subtask), "snapshot", "snapshot")
-            assert_order(before, behind, (above, subtask), "close", "close")
+        for before, after in [("left", "one"), ("one", "two"), ("right", "two"), ("two", "out")]:
+            above = subtask if after == "out" else None  # the next in the chain, or all that send to it
+            assert_order(before, after, (above, subtask), "record", "snapshot")
+            assert_order(before, after, (above, subtask), "snapshot", "snapshot")
+            assert_order(before, after, (above, subtask), "close", "close")
             if mode is StopMode.DRAIN and before in ("one", "two"):
-                assert_order(before, behind, (above, subtask), "end_input", "end_input")
+                assert_order(before, after, (above, subtask), "end_input", "end_input")
     left, right = len(story.places("left", "record")), len(story.places("right", "record"))
     assert len(story.places("one", "record")) == left
     assert len(story.places("two", "record")) == len(story.places("out", "record")) == left + right

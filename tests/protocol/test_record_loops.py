@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from random_bodies import Body
+from random_bodies import Body, text_of
 
 import tidegate as tg
 from tidegate.batch import Batch
@@ -140,6 +140,70 @@ def compare(shape: str, seed: int, tmp_path: Path) -> str:
     batches = input_of(called, seed)
     assert loop.run(batches) == called.run(batches), f"{shape}, seed {seed}\n{body.text}"
     return unfit(loop.spec.function, loop.spec.text, loop.records, loop.out)
+
+
+#: What is given out here would leave at once in a loop, and leaves later, or not at all, when the function is called.
+EMITTED_LATER = {
+    "it returns what it emits inside a try": [
+        ["try:", "    return [(e[2], 1), (e[2], 1 // e[1])]", "except ZeroDivisionError:", "    return [(e[2], 0)]"],
+        ["try:", "    return [(e[2], 1 // e[1])]", "except ZeroDivisionError:", "    return [(e[2], 0)]"],
+        ["try:", "    return [(e[2], 1)]", "finally:", "    return [(e[2], 2)]"],
+        ["try:", "    return map(shorten, [5])", "except TypeError:", "    return [(e[2], 0)]"],
+        ["try:", "    return 5", "except Exception:", "    return [(e[2], 0)]"],
+    ],
+    "it returns what it emits inside a with": [
+        ["with suppress(ZeroDivisionError):", "    return [(e[2], 1 // e[1])]", "return [(e[2], 0)]"],
+        ["with suppress(TypeError):", "    return map(shorten, [5])", "return [(e[2], 0)]"],
+    ],
+    "it yields inside a with": [["with suppress(ZeroDivisionError):", "    yield (e[2], 1 // e[1])"]],
+}
+
+
+def differences(body: list[str], tmp_path: Path) -> tuple[str, list[Any], list[Any]]:
+    """Why a function of tuples is not written into a loop, and what it does called and in a loop."""
+    module = written(tmp_path, text_of(body))
+    called, loop = Subtask(module, "tuple", in_a_loop=False), Subtask(module, "tuple", in_a_loop=True)
+    rows = [[("tea", "süd")[n % 2] for n in range(40)], [n % 4 for n in range(40)], ["a"] * 40]
+    batch = pa.RecordBatch.from_arrays(list(map(pa.array, rows)), schema=called.records.schema)
+    why = unfit(loop.spec.function, loop.spec.text, loop.records, loop.out)
+    return why, called.run([(batch, None)] * 2), loop.run([(batch, None)] * 2)
+
+
+@pytest.mark.parametrize(("why", "body"), [(why, body) for why, bodies in EMITTED_LATER.items() for body in bodies])
+def test_what_leaves_later_or_not_at_all_is_not_written_into_a_loop(why: str, body: list[str], tmp_path: Path) -> None:
+    found, called, loop = differences(body, tmp_path)
+
+    assert found == why
+    assert loop == called
+
+
+def test_a_stop_iteration_is_an_error_of_its_own_only_in_a_generator(tmp_path: Path) -> None:
+    for body in (["return [(e[2], next(iter([])))]"], ["yield (e[2], next(iter([])))"]):
+        why, called, loop = differences(body, tmp_path)
+        assert why == ""
+        assert loop == called
+
+
+def test_what_was_put_in_the_place_of_a_state_is_what_is_used(tmp_path: Path) -> None:
+    body = ["self.total.set(self.total.get() + 1)", "yield (e[2], self.total.get())"]
+    swap = "self.total, self.extra = self.extra, self.total"
+    why, called, loop = differences([*body, swap], tmp_path)
+    assert why == "it assigns self.total, which is a state"
+    assert loop == called
+
+    helper = "        def helper"
+    text = text_of(body).replace(helper, f"        def open(self, ctx):\n            {swap}\n\n{helper}", 1)
+    module = written(tmp_path, text)
+    called_one, loop_one = Subtask(module, "tuple", in_a_loop=False), Subtask(module, "tuple", in_a_loop=True)
+    batches = input_of(called_one, seed=4)
+    assert loop_one.run(batches) == called_one.run(batches)
+
+
+def test_a_function_that_calls_what_its_file_has_imported_is_found_in_its_file(tmp_path: Path) -> None:
+    why, called, loop = differences(["yield (e[2].strip(), math.floor(7.5) + len(shorten(e[2])))"], tmp_path)
+
+    assert why == ""
+    assert loop == called
 
 
 @pytest.mark.parametrize("shape", SHAPES)

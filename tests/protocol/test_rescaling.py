@@ -203,7 +203,7 @@ def stopped(kind: str, seed: int, settings: dict[str, Any]) -> tg.Savepoint:
 
 
 def died(kind: str, seed: int, settings: dict[str, Any]) -> tg.Savepoint:
-    """The driver, behind a checkpoint."""
+    """The driver, after a checkpoint."""
     storage = fresh_storage()
     limits = {**settings["limits"], "incremental": kind == "incremental"}
     env = job(storage, **{**settings, "limits": limits})

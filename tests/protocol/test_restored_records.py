@@ -45,8 +45,9 @@ from tidegate.wire.control import (
     SubtaskRestore,
     Trigger,
 )
-from tidegate.wire.frame import FrameSeal, Kind, decode_frame
+from tidegate.wire.frame import Kind, decode_frame
 from tidegate.wire.records import decode_records
+from tidegate.wire.seal import FrameSeal
 
 nothing_has_happened = kit.nothing_has_happened
 RESTORED = list(range(10, 10 + FIRST_WINDOW + 2))  #: two more than may be sent at once
@@ -86,7 +87,7 @@ def under_way(store: Any, uid: str = "pass", values: list[int] = RESTORED) -> Fi
     worker = Worker(plan, SlotId(edge.to_layer, 0), store=store)
     worker.start(Start(None, [SubtaskRestore(uid, 0)], []))
     senders = 1 if uid == "pass" else 2
-    channels = [Channel(Outbox(FrameSeal(KEY), i, 3), edge, i) for i in range(senders)]
+    channels = [Channel(Outbox(FrameSeal(KEY), SlotId(0, i), 3), edge, i) for i in range(senders)]
     worker.tell(UNALIGNED)
     arrive(worker, *(channels[0].records(value) for value in values), *(barrier(channel) for channel in channels))
     worker.turn()
@@ -127,8 +128,8 @@ def sent(worker: Worker) -> list[Any]:
     """Values of records, ("watermark", value), ("barrier", id), "end"; in the order in which they left."""
     worker.slot.flush()
     found: list[Any] = []
-    for _, row in worker.slot.outbox.take(1 << 30):
-        frame = decode_frame(FrameSeal(KEY), memoryview(row))
+    for to, row in worker.slot.outbox.take(1 << 30):
+        frame = decode_frame(FrameSeal(KEY), SlotId(worker.id.layer + 1, to), memoryview(row))
         match frame.kind:
             case Kind.RECORDS:
                 found += decode_records(frame, worker.plan.edges[frame.edge].record_type).rows()

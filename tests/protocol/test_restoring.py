@@ -13,7 +13,7 @@ from protocol_kit import CountEach, Numbered, counting_job, environment
 import tidegate as tg
 from tidegate.connectors.contract import Split
 from tidegate.coordinator.recording import operator_infos
-from tidegate.coordinator.restoring import plan_start, stored_max_parallelism
+from tidegate.coordinator.restoring import plan_start, splits_to_read, stored_max_parallelism
 from tidegate.errors import ConfigurationError
 from tidegate.graph.plan import JobPlan, plan_job
 from tidegate.protocol.watermarks import MAX_WATERMARK
@@ -105,6 +105,13 @@ def test_a_fresh_start_deals_out_the_splits_and_restores_nothing() -> None:
     assert all(start.restored_from is None and start.files == [] for start in starts.values())
     dealt = [[split.id for split in restore.splits] for restore in restores(starts, "source")]
     assert dealt == [["0", "3"], ["1"], ["2"]]
+    assert splits_to_read(starts, ["source"]) == {"source": 4}
+
+
+def test_splits_that_are_finished_are_not_to_be_read() -> None:
+    plan = planned(2)
+    splits = [Split("0"), Split("1", 5, finished=True), Split("2")]
+    assert splits_to_read(plan_start(plan, None, {"source": splits}), ["source"]) == {"source": 2}
 
 
 @pytest.mark.parametrize("before", [1, 2, 3, 4])

@@ -82,14 +82,14 @@ def test_a_suspended_job_goes_on_exactly_there(parallelism: int, format: str) ->
 
 
 def assert_goes_on_behind(path: str, storage: str) -> None:
-    """The same job again, from a savepoint that it has passed long ago: everything behind it is counted once more."""
+    """The same job again, from a savepoint that it has passed long ago: everything after it is counted once more."""
     before = set(ledger("out").committed)
 
     run(job(storage, resume=path))
 
     again = [row for name, rows in ledger("out").committed.items() if name not in before for row in rows]
     assert again
-    assert not [row for row in again if row[4]], "state knows a record that lies behind the savepoint"
+    assert not [row for row in again if row[4]], "state knows a record that came after the savepoint"
     for key in range(5):
         counts = sorted(row[3] for row in again if row[0] == key)
         total = len(SOURCE.numbers()) // 5
@@ -170,7 +170,7 @@ def standing_savepoints(ask: Ask) -> list[str]:
     return standing
 
 
-#: Points that a stop comes to, behind its trigger. A restart comes to others; they are below.
+#: Points that a stop comes to, after its trigger. A restart comes to others; they are below.
 OF_A_STOP = [*(point for point in ALL_POINTS if point != "slot.restored"), *SAVEPOINT_POINTS[:2]]
 OF_THE_CHECKPOINT_BEHIND = [point for point in ALL_POINTS[1:] if "finished" not in point]
 OF_A_SAVEPOINT = [*ALL_POINTS[1:8], "driver.triggered", "driver.before-metadata", *SAVEPOINT_POINTS]
@@ -491,8 +491,8 @@ def test_a_reader_of_the_sink_sees_the_new_epochs_after_a_rollback(format: str, 
 
     again = Counter(rows()) - before  # what was visible stays
     assert not before - Counter(rows())
-    behind = [number for number in LONG_SOURCE.numbers() if number % 1000 >= position[str(number // 1000)]]
-    assert sorted(row[2] for row in again.elements()) == behind
+    after = [number for number in LONG_SOURCE.numbers() if number % 1000 >= position[str(number // 1000)]]
+    assert sorted(row[2] for row in again.elements()) == after
     assert min(logged_checkpoints(storage)[-2:]) > 10
 
 

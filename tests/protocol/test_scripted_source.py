@@ -78,7 +78,7 @@ def test_each_record_counts_once_wherever_the_script_fails(script: list[Any], se
 
 @pytest.mark.parametrize("most", [1, 3])
 def test_a_checkpoint_line_waits_until_all_before_it_is_visible_after_a_failure(most: int) -> None:
-    """The failure comes right behind the checkpoint: with only the final commits, 1 and 2 would be read again."""
+    """The failure comes right after the checkpoint: with only the final commits, 1 and 2 would be read again."""
     storage = fresh_storage()
     env = environment(parallelism=1, storage=storage, max_concurrent=most)
     source = ScriptedSource([1, 2, Checkpoint(), Fail(), 3], type=int)

@@ -40,8 +40,9 @@ from tidegate.wire.control import (
     ToSlot,
     Trigger,
 )
-from tidegate.wire.frame import Frame, FrameSeal, Kind, decode_frame
+from tidegate.wire.frame import Frame, Kind, decode_frame
 from tidegate.wire.records import decode_records, encode_records
+from tidegate.wire.seal import FrameSeal
 
 KEY = b"frame key"
 
@@ -150,7 +151,7 @@ class Channel:
         return self._frames()
 
     def _frames(self) -> list[Frame]:
-        return [decode_frame(FrameSeal(KEY), memoryview(row)) for _, row in self.outbox.take(1 << 30)]
+        return [decode_frame(FrameSeal(KEY), SlotId(1, to), memoryview(row)) for to, row in self.outbox.take(1 << 30)]
 
 
 @dataclass(slots=True)
@@ -188,8 +189,8 @@ class Worker:
             sleep=clock.sleep,
         )
         edge = next((edge for edge in self.plan.edges if edge.edge.downstream == "track"), self.plan.edges[0])
-        self.a = Channel(Outbox(FrameSeal(KEY), 0, 1), edge, 0)
-        self.b = Channel(Outbox(FrameSeal(KEY), 1, 1), edge, 1)
+        self.a = Channel(Outbox(FrameSeal(KEY), SlotId(0, 0), 1), edge, 0)
+        self.b = Channel(Outbox(FrameSeal(KEY), SlotId(0, 1), 1), edge, 1)
 
     def start(self, start: Start | None = None) -> Worker:
         self.tell(start or Start(None, [SubtaskRestore("track", 0), SubtaskRestore("out", 0)], []))
@@ -219,8 +220,8 @@ class Worker:
         """What has left for the next layer: values of records, ("barrier", id), "end". Flushes are left out."""
         self.slot.flush()
         found: list[Any] = []
-        for _, row in self.slot.outbox.take(1 << 30):
-            frame = decode_frame(FrameSeal(KEY), memoryview(row))
+        for to, row in self.slot.outbox.take(1 << 30):
+            frame = decode_frame(FrameSeal(KEY), SlotId(self.id.layer + 1, to), memoryview(row))
             match frame.kind:
                 case Kind.RECORDS:
                     found += decode_records(frame, self.plan.edges[frame.edge].record_type).rows()
@@ -443,9 +444,9 @@ def test_a_gap_and_a_repeat_in_a_channel_end_the_slot() -> None:
 def test_a_frame_of_an_unknown_sender_or_for_another_subtask_ends_the_slot() -> None:
     stranger, misled = Worker().start(), Worker().start()
     with pytest.raises(ProtocolViolation, match="no such sender"):
-        stranger.get(Channel(Outbox(FrameSeal(KEY), 7, 1), stranger.a.edge, 0).records(1))
+        stranger.get(Channel(Outbox(FrameSeal(KEY), SlotId(0, 7), 1), stranger.a.edge, 0).records(1))
     with pytest.raises(ProtocolViolation, match="for subtask 3"):
-        misled.get(Channel(Outbox(FrameSeal(KEY), 0, 1), misled.a.edge, 0, target=3).records(1))
+        misled.get(Channel(Outbox(FrameSeal(KEY), SlotId(0, 0), 1), misled.a.edge, 0, target=3).records(1))
 
 
 # -- storing and acknowledging ----------------------------------------------------------------------------------------
@@ -789,11 +790,14 @@ def test_a_relaying_slot_passes_frames_on_in_order_to_the_slot_they_are_for(targ
     (edge,) = [edge for edge in plan.edges if (edge.edge.upstream, edge.edge.downstream) == ("source", "both")]
     index = plan.next_slot(edge, target, 0)
     worker = Worker(plan, SlotId(1, index), SlotSettings(inline_limit_bytes=0, in_flight_target_s=None))
-    channels = [Channel(Outbox(FrameSeal(KEY), sender, 3), edge, sender, index, target) for sender in range(2)]
+    channels = [
+        Channel(Outbox(FrameSeal(KEY), SlotId(0, sender), 3), edge, sender, index, target) for sender in range(2)
+    ]
     worker.start(Start(None, [SubtaskRestore("deep", 0)], []))
     worker.get(*(channels[0].records(number) for number in range(5)), channels[0].end(), channels[1].records(9))
 
-    frames = [(to, decode_frame(FrameSeal(KEY), memoryview(row))) for to, row in worker.slot.outbox.take(1 << 30)]
+    rows = worker.slot.outbox.take(1 << 30)
+    frames = [(to, decode_frame(FrameSeal(KEY), SlotId(2, to), memoryview(row))) for to, row in rows]
     records = [(to, frame) for to, frame in frames if frame.kind in (Kind.RECORDS, Kind.END_OF_INPUT)]
     assert {to for to, _ in records} == {(edge.down_offset + target) % plan.layers[2].width}
     assert [(frame.origin, frame.target, frame.edge) for _, frame in records[:6]] == [(0, target, edge.index)] * 6

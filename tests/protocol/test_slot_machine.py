@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from protocol_kit import logged
@@ -343,6 +344,19 @@ def test_where_no_barrier_may_wait_for_long_each_checkpoint_turns_in_time(told_s
     assert one.machine.next_time() == at
     one.on(BarrierSeen(ONE, False))
     assert one.after(at - 100.0) == [OpenInbox(ONE), *cut(ONE, A, B)]
+
+
+@pytest.mark.parametrize("kind", [{"order": "savepoint"}, {"halts": True}, {"order": "savepoint", "halts": True}])
+def test_what_another_program_may_continue_from_stays_aligned_where_no_barrier_may_wait_for_long(
+    kind: dict[str, Any],
+) -> None:
+    one = slot(A, B)
+    one.machine.aligned_at_most_s = 2.0
+    one.on(Triggered(ONE, None, **kind))
+
+    assert one.machine.next_time() is None
+    one.on(BarrierSeen(ONE, False))
+    assert one.after(10.0) == []
 
 
 def test_channels_whose_barrier_was_taken_are_not_in_the_cut() -> None:

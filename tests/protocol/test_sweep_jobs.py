@@ -6,8 +6,6 @@ of the checkpoints that its newest record retains names by a "path".
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,10 @@ import pytest
 from protocol_kit import Numbered, assert_relayed_exactly, fresh_storage, relayed_job, run_to_the_end
 
 import tidegate as tg
+from stored_files import left_behind
 from tidegate.coordinator.observing import JobStatus
 from tidegate.storage.local_store import LocalStore
-from tidegate.storage.store import ObjectStore, open_store
+from tidegate.storage.store import open_store
 from tidegate.testing.crash_points import ALL_POINTS, Crash, SimulatedCrash
 from tidegate.testing.ledger_sink import forget_ledgers
 from tidegate.testing.runner import InProcessRun
@@ -43,27 +42,6 @@ def stored_job(storage: str, layout: str, *source: Numbered, **settings: Any) ->
 @pytest.fixture(autouse=True)
 def empty_ledgers() -> None:
     forget_ledgers()
-
-
-def paths_in(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        yield from (inner for key, inner in value.items() if key == "path" and isinstance(inner, str))
-        value = list(value.values())
-    if isinstance(value, list):
-        for inner in value:
-            yield from paths_in(inner)
-
-
-def left_behind(store: ObjectStore) -> list[str]:
-    """Files of the job that its log does not refer to."""
-    files = set(store.list("job"))
-    log = sorted(path for path in files if path.startswith("job/log/") and path.endswith(".json"))
-    retained = json.loads(store.get(log[-1]))["record"]["retained"]
-    used = {*log, "job/probe/create"}
-    for pointer in retained:
-        used |= {pointer["metadata_path"], *paths_in(json.loads(store.get(pointer["metadata_path"])))}
-    assert used - {"job/probe/create"} <= files, "the log refers to files that are not there"
-    return sorted(files - used)
 
 
 @pytest.mark.parametrize("point", ALL_POINTS)

@@ -48,7 +48,7 @@ def fail_once(stage: str) -> None:
 
 
 class FailingMap(tg.CheckpointedFunction, tg.ProcessFunction):
-    """Passes everything on. It is chained behind a keyed function, so it keeps the order."""
+    """Passes everything on. It is chained after a keyed function, so it keeps the order."""
 
     def initialize_state(self, ctx: InitializationContext) -> None:
         self.highest = 0
@@ -238,7 +238,7 @@ def run_with_all_failures(topology: str, parallelism: int, mode: str, seed: int)
 
 
 def run_rescaled(topology: str, before: int, after: int, mode: str, seed: int, polls: tuple[int, ...] = BUSY) -> int:
-    """The driver dies behind its second checkpoint; the job continues at another parallelism. Bytes that were in flight."""
+    """The driver dies after its second checkpoint; the job continues at another parallelism. Bytes that were in flight."""
     forget_ledgers()
     to_come.clear()
     storage = fresh_storage()

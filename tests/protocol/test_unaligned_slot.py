@@ -36,8 +36,9 @@ from tidegate.wire.control import (
     SubtaskRestore,
     Trigger,
 )
-from tidegate.wire.frame import FLAG_TIMEOUTABLE, FLAG_UNALIGNED, Frame, FrameSeal, barrier_flags
+from tidegate.wire.frame import FLAG_TIMEOUTABLE, FLAG_UNALIGNED, Frame, barrier_flags
 from tidegate.wire.records import decode_records
+from tidegate.wire.seal import FrameSeal
 
 nothing_has_happened = kit.nothing_has_happened
 UNALIGNED = Trigger(1, 0.0)
@@ -128,7 +129,7 @@ def test_relayed_records_are_in_the_cut_of_the_slot_that_has_not_passed_them_on(
     index = plan.next_slot(edge, 2, 0)
     worker = Worker(plan, SlotId(1, index))
     worker.start(Start(None, [SubtaskRestore("deep", 0)], []))
-    channels = [Channel(Outbox(FrameSeal(KEY), sender, 3), edge, sender, index, 2) for sender in range(2)]
+    channels = [Channel(Outbox(FrameSeal(KEY), SlotId(0, sender), 3), edge, sender, index, 2) for sender in range(2)]
     worker.tell(UNALIGNED)
     arrive(worker, channels[0].records(1, 2), barrier(channels[0]), channels[0].records(3), barrier(channels[1]))
     worker.turn()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -99,6 +100,29 @@ def test_a_periodic_generator_is_asked_while_no_record_comes_and_may_be_idle() -
     assert running.read(12) == []
     assert running.wait(0.2) == [12]
     assert running.operator.next_time() == pytest.approx(running.clock() + 0.2)
+
+
+def test_who_says_how_far_it_is_and_then_that_it_is_idle_has_said_both() -> None:
+    class Last(tg.WatermarkGenerator):
+        def on_event(self, value: Any, timestamp: int, output: tg.WatermarkOutput) -> None:
+            output.emit_watermark(timestamp)
+            if value < 0:
+                output.mark_idle()
+
+    running = Running(Last)
+
+    assert running.read(5, -9) == [9, IDLE]
+    assert running.read(7) == [9], "it is live again"
+
+
+def test_a_watermark_may_be_any_number_or_a_datetime() -> None:
+    output = tg.WatermarkOutput()
+    for given in (5.0, np.int64(7), datetime(1970, 1, 1, 0, 0, 0, 9_999)):
+        output.emit_watermark(given)
+        assert type(output.watermark) is int
+    assert output.watermark == 9
+    with pytest.raises(tg.TidegateError, match="not str"):
+        output.emit_watermark("soon")
 
 
 def test_what_is_no_generator_is_refused() -> None:

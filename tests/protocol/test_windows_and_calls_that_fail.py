@@ -1,6 +1,6 @@
 """Windows and calls that go wrong in mid-stream: each says one clear sentence, and nothing is lost or doubled by it.
 
-The sentences word for word: tests/unit/test_mistakes.py. Here a job fails by them, and goes on: by itself where the trouble
+The sentences word for word: tests/unit/test_mistakes.py. Here a job fails by them, and continues: by itself where the trouble
 passes, or as the corrected program.
 """
 

@@ -163,6 +163,12 @@ METHODS = [
         "spark/cluster.py has a frozen executor replaced; killExecutor would do without it from then on",
     ),
     (
+        "org.apache.spark.scheduler.cluster.CoarseGrainedSchedulerBackend",
+        "executorsPendingDecommission",
+        [],
+        "spark/cluster.py asks which executors were told to go, so that the job moves before they do",
+    ),
+    (
         "org.apache.spark.status.AppStatusStore",
         "taskList",
         ["int", "int", "int"],

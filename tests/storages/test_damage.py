@@ -16,6 +16,7 @@ import pytest
 
 import tidegate as tg
 from matrices import chosen, first
+from stored_files import newest_record, paths_in
 from tidegate.coordinator.observing import JobStatus
 from tidegate.errors import CheckpointDamaged
 from tidegate.storage.store import ObjectStore, open_store
@@ -90,24 +91,9 @@ def interrupted(storage: str, layout: str) -> dict[str, Any]:
     return newest_record(open_store(storage))
 
 
-def newest_record(store: ObjectStore) -> dict[str, Any]:
-    """Read without the log's own classes."""
-    record: dict[str, Any] = json.loads(store.get(store.list("job/log")[-1]))["record"]
-    return record
-
-
 def newer_than(checkpoint: int) -> list[str]:
     """What was committed under a later one. What belongs to the damaged one may be: the log says that it counts."""
     return [name for name in ledger("out").committed if int(name[:8]) > checkpoint]
-
-
-def paths_in(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        yield from (inner for key, inner in value.items() if key == "path" and isinstance(inner, str))
-        value = list(value.values())
-    if isinstance(value, list):
-        for inner in value:
-            yield from paths_in(inner)
 
 
 def put_instead(store: ObjectStore, path: str, data: bytes | None) -> None:

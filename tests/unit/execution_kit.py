@@ -23,12 +23,14 @@ from tidegate.connectors.collect_sink import CollectedResults
 from tidegate.coordinator.execution import JobExecution
 from tidegate.coordinator.job import JobRun
 from tidegate.coordinator.observing import JobStatus, JobView
+from tidegate.errors import NotEnoughSlots
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import AttemptId, SlotId
 from tidegate.ports import GangEnd, NoCrashPoints
 from tidegate.storage.metadata import FileRef, SlotSnapshot, SubtaskSnapshot
 from tidegate.storage.store import ObjectStore, open_store
 from tidegate.wire import control
+from tidegate.wire.certificates import Certificate
 from tidegate.wire.control import (
     PROTOCOL_VERSION,
     Acknowledge,
@@ -49,7 +51,8 @@ from tidegate.wire.control import (
     decode_to_slot,
 )
 from tidegate.wire.framing import HEAD, Received, frames_of
-from tidegate.wire.handshake import CHALLENGE_BYTES, Hello, check_coordinator, new_challenge, sign_hello
+from tidegate.wire.handshake import CHALLENGE_BYTES, ControlAddress, Hello, check_coordinator, new_challenge, sign_hello
+from tidegate.wire.tls import TlsSocket
 
 DEADLINE_S = 30.0
 
@@ -57,25 +60,25 @@ DEADLINE_S = 30.0
 class ScriptedSlot:
     """One slot of one attempt."""
 
-    def __init__(self, cluster: ScriptedCluster, id: SlotId, attempt: AttemptId, token: bytes, port: int) -> None:
+    def __init__(self, cluster: ScriptedCluster, id: SlotId, attempt: AttemptId, address: ControlAddress) -> None:
         self._cluster = cluster
         self.id = id
         self._attempt = attempt
-        self._token = token
-        self._port = port
+        self._address = address
         self._lock = threading.Lock()
         self._held: list[FromSlot] = []
         self._socket: socket.socket | None = None
+        self._stream: socket.socket | TlsSocket | None = None  #: on that socket
         self._over = False
         self._thread = threading.Thread(target=self._run, name=f"slot-{id}", daemon=True)
         self._thread.start()
 
     def say(self, message: FromSlot) -> None:
         with self._lock:
-            if self._socket is not None:
+            if self._socket is not None and self._stream is not None:
                 try:
                     for frame in frames_of(control.encode(message), 0):
-                        self._socket.sendall(frame)
+                        self._stream.sendall(frame)
                 except OSError:
                     return  # the driver was quicker
 
@@ -98,14 +101,17 @@ class ScriptedSlot:
 
     def _run(self) -> None:
         try:
-            with socket.create_connection(("127.0.0.1", self._port), DEADLINE_S) as connection:
-                self._greet(connection)
+            with socket.create_connection((self._address.host, self._address.port), DEADLINE_S) as connection:
+                self._cluster.addresses.append(self._address)
+                seal = self._address.fingerprint
+                self._stream = stream = connection if seal is None else TlsSocket(connection, seal)
+                self._greet(stream)
                 with self._lock:
                     if self._over:  # canceled while it called
                         return
                     self._socket = connection
                 received = Received()
-                while not isinstance(message := self._next(connection, received), Finish | Cancel):
+                while not isinstance(message := self._next(stream, received), Finish | Cancel):
                     for answer in self._answers(message):
                         self._answer(answer)
         except OSError:
@@ -114,18 +120,18 @@ class ScriptedSlot:
             self.end()
             self._cluster.slot_ended(self)
 
-    def _greet(self, connection: socket.socket) -> None:
+    def _greet(self, connection: socket.socket | TlsSocket) -> None:
         challenge = _exactly(connection, CHALLENGE_BYTES)
         number = self._attempt.number
         hello = Hello(
             PROTOCOL_VERSION, self._attempt.generation, number, self.id.layer, self.id.index, 1, "host", new_challenge()
         )
-        signed = sign_hello(self._token, challenge, hello)
+        signed = sign_hello(self._address.token, challenge, hello)
         connection.sendall(HEAD.pack(len(signed)) + signed)
         (length,) = HEAD.unpack(_exactly(connection, HEAD.size))
-        check_coordinator(self._token, hello.challenge, _exactly(connection, length))
+        check_coordinator(self._address.token, hello.challenge, _exactly(connection, length))
 
-    def _next(self, connection: socket.socket, received: Received) -> ToSlot:
+    def _next(self, connection: socket.socket | TlsSocket, received: Received) -> ToSlot:
         while True:
             head = _exactly(connection, HEAD.size)
             message = received.message(head, _exactly(connection, received.length_of(head)))
@@ -158,7 +164,7 @@ class ScriptedSlot:
         return SlotSnapshot(self.id.layer, self.id.index, FileRef(0), subtasks)
 
 
-def _exactly(connection: socket.socket, length: int) -> bytes:
+def _exactly(connection: socket.socket | TlsSocket, length: int) -> bytes:
     data = b""
     while len(data) < length:
         part = connection.recv(length - len(data))
@@ -174,8 +180,7 @@ class ScriptedGang:
 
     cluster: ScriptedCluster
     attempt: AttemptId
-    token: bytes
-    port: int
+    address: ControlAddress
     on_end: Callable[[GangEnd, str], None]
 
     def start(self) -> None:
@@ -188,8 +193,8 @@ class ScriptedGang:
     def join(self, timeout_s: float) -> bool:
         return all(slot.join(timeout_s) for slot in list(self.cluster.slots))
 
-    def executors_left(self) -> list[str]:
-        return []
+    def executors(self) -> list[str]:
+        return self.cluster.executors
 
 
 @dataclass
@@ -199,22 +204,33 @@ class ScriptedCluster:
     plan: JobPlan
     holds: set[type] = field(default_factory=set)
     slots: list[ScriptedSlot] = field(default_factory=list)
+    executors: list[str] = field(default_factory=lambda: ["0", "1"])
+    leaving: set[str] = field(default_factory=set)  #: of these
+    has_room: bool = True  #: for the plan, without those that leave
     bind_address: str = "127.0.0.1"
     call_address: str = "127.0.0.1"
+    addresses: list[ControlAddress] = field(default_factory=list)  #: that slots have called
     _gang: ScriptedGang | None = None
     _held: list[type] = field(default_factory=list)
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def gang(
-        self, attempt: AttemptId, address: tuple[str, int], token: bytes, on_end: Callable[[GangEnd, str], None]
+        self, attempt: AttemptId, coordinator: ControlAddress, on_end: Callable[[GangEnd, str], None]
     ) -> ScriptedGang:
-        return ScriptedGang(self, attempt, token, address[1], on_end)
+        return ScriptedGang(self, attempt, coordinator, on_end)
 
     def check_plan(self, plan: JobPlan) -> None:
-        pass
+        if not self.has_room:
+            raise NotEnoughSlots("too few", needed=len(plan.slots), there=0)
 
     def use_plan(self, plan: JobPlan) -> None:
         self.plan = plan
+
+    def leaving_executors(self) -> frozenset[str]:
+        return frozenset(self.leaving)
+
+    def warm_up(self, done: Callable[[], None]) -> None:
+        done()
 
     def replace_executor(self, executor: str) -> None:
         pass
@@ -223,7 +239,7 @@ class ScriptedCluster:
 
     def begin(self, gang: ScriptedGang) -> None:
         self._gang = gang
-        self.slots = [ScriptedSlot(self, id, gang.attempt, gang.token, gang.port) for id in self.plan.slots]
+        self.slots = [ScriptedSlot(self, id, gang.attempt, gang.address) for id in self.plan.slots]
 
     def slot_ended(self, slot: ScriptedSlot) -> None:
         with self._changed:
@@ -327,10 +343,12 @@ def _no_payload(message: ToDriver) -> None:
     raise RuntimeError(f"nobody waits for {message.topic}")
 
 
-def start_job(folder: Path, store: ObjectStore | None = None, **settings: Any) -> RunningJob:
+def start_job(
+    folder: Path, store: ObjectStore | None = None, certificate: Certificate | None = None, **settings: Any
+) -> RunningJob:
     job = job_run(folder, store, **settings)
     cluster = ScriptedCluster(job.plan)
-    execution = JobExecution(job, cluster, NoCrashPoints(), _no_payload)
+    execution = JobExecution(job, cluster, NoCrashPoints(), _no_payload, certificate)
     client = JobClient("job", execution, job.view, CollectedResults(), job.config.savepoint_dir)
     thread = threading.Thread(target=execution.run, name="tidegate-job", daemon=True)
     thread.start()

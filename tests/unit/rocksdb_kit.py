@@ -30,6 +30,8 @@ class Room:
 AMPLE = Room(16 << 20, 16 << 20)
 #: What is used leaves memory at once: whatever is forgotten too early is found by this.
 NONE = Room(0, 0)
+#: Almost so: a few changes of each state are written together, which tests with many need, since each write makes a file.
+LITTLE = Room(0, 40_000)
 FORGETFUL = Room(0, 16 << 20)
 HASTY = Room(16 << 20, 0)
 

@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from rocksdb_kit import AMPLE, NONE, RocksBackends, rocks_backends
+from rocksdb_kit import AMPLE, LITTLE, RocksBackends, rocks_backends
 from sqlite_backend import SqliteStateBackend
 from state_kit import MAX_PARALLELISM, Everything, backend_for
 
 from tidegate.state.backend import KeyedStateBackend, bind_states
 from tidegate.state.keys import KeyType
 
-ROOMS = {"rocksdb": AMPLE, "rocksdb without memory": NONE}
+ROOMS = {"rocksdb": AMPLE, "rocksdb without memory": LITTLE}
 EVERY_BACKEND = ["heap", "sqlite", *ROOMS]
 
 

@@ -24,6 +24,7 @@ from storage_kit import Storage
 from tidegate.ids import EVENT_TIMERS, CheckpointId
 from tidegate.protocol.shared_state import SharedFile, SharedStateRegistry
 from tidegate.savepoints.stored_sections import stored_sections
+from tidegate.state import tiers
 from tidegate.state.backend import bind_states
 from tidegate.state.heap import HeapStateBackend
 from tidegate.state.key_groups import key_group, key_group_range
@@ -446,6 +447,9 @@ def run(part: str, number: int, backends: RocksBackends, steps: int, on_rocksdb:
         threads=threads,
     )
     backends.room = dice.choice(ROOMS)
+    at_once = tiers.AT_ONCE_ROWS
+    if threads:
+        tiers.AT_ONCE_ROWS = 0  # what is written ahead, and merged, is so in threads of their own, however little it is
     job = Job(setting, dice, backends, on_rocksdb)
     # Snapshots are rare or not, written late or very late.
     weights = STEPS | {Job.take: dice.choice([3, 14]), Job.upload: dice.choice([5, 24])}
@@ -458,4 +462,5 @@ def run(part: str, number: int, backends: RocksBackends, steps: int, on_rocksdb:
         error.add_note(f"seed {seed!r}: {setting}, {backends.room}, attempt {job.attempt}")
         raise
     finally:
+        tiers.AT_ONCE_ROWS = at_once
         job.close()

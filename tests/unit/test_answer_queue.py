@@ -67,9 +67,10 @@ def test_of_fences_side_by_side_the_last_is_kept_and_idle_after_a_watermark():
     queue.answered(of["a"])
     assert taken(queue) == ["a", 2, IDLE]
 
-    queue, of = queue_of(False, "a", 1, IDLE, 7)
+    queue, of = queue_of(False, "a", *[1, IDLE, 3, IDLE] * 50, 7, IDLE)
+    assert len(queue._segments[0].fences) == 2
     queue.answered(of["a"])
-    assert taken(queue) == ["a", 1, 7]
+    assert taken(queue) == ["a", 7, IDLE]
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -87,10 +88,12 @@ def test_what_leaves_is_what_the_model_says(ordered: bool):
                 queue.add(entry)
                 line.append(entry)
             elif draw < 0.55:
-                queue.fence(step)
-                if line and isinstance(line[-1], int):
+                mark = step if rng.random() < 0.7 else IDLE
+                queue.fence(mark)
+                while mark != IDLE and line and isinstance(line[-1], int):
                     line.pop()
-                line.append(step)
+                if line[-1:] != [IDLE] or mark != IDLE:
+                    line.append(mark)
             elif draw < 0.8 and waiting:
                 queue.answered(rng.choice(waiting))
             else:

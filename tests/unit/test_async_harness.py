@@ -135,6 +135,93 @@ def test_a_timeout_of_ones_own_answers_in_place_of_the_call():
     assert asked.end_input() == [10, -100]
 
 
+def test_of_a_batch_that_is_late_each_record_has_its_own_time():
+    class Times(tg.AsyncFunction):
+        async def async_invoke_batch(self, values: list[int], ctx: tg.AsyncContext) -> list[Any]:
+            await asyncio.sleep(100)
+            return values
+
+        def timeout(self, n: int, ctx: tg.AsyncContext) -> Any:
+            return n, ctx.timestamp()
+
+    asked = harness(Times(), options={"timeout": "2s", "batch_size": 3, "capacity": 3})
+    asked.process_many([1, 2, 3], timestamps=[10, 20, 30])
+
+    assert asked.end_input() == [(1, 10), (2, 20), (3, 30)]
+
+
+class Opened(tg.AsyncFunction):
+    """`async_open` takes so long, and then it may fail."""
+
+    def __init__(self, seconds: float, error: Exception | None = None) -> None:
+        self.seconds, self.error, self.calls = seconds, error, 0
+
+    async def async_open(self, ctx: tg.Context) -> None:
+        await asyncio.sleep(self.seconds)
+        if self.error is not None:
+            raise self.error
+
+    async def async_invoke(self, n: int, ctx: tg.AsyncContext) -> int:
+        await asyncio.sleep(2)
+        return n
+
+
+def test_what_goes_wrong_while_a_function_is_opened_is_no_records_failure():
+    skips = {"on_error": "skip", "timeout": "5s"}
+    with harness(Opened(1, OSError("no service")), options=skips) as asked:
+        asked.process_many([1, 2])
+        with pytest.raises(OSError, match="no service"):
+            asked.advance_processing_time("2s")
+    with harness(Opened(100), options=skips) as asked:
+        asked.process_many([1, 2])
+        with pytest.raises(tg.TidegateError, match="async_open of async_map Opened has not come to its end within"):
+            asked.advance_processing_time("6s")
+
+
+def test_the_time_of_a_record_begins_when_its_function_is_open():
+    asked = harness(Opened(4), options={"timeout": "5s", "on_error": "skip"})
+    asked.process_many([1])
+    asked.advance_processing_time("3s")
+    asked.process_many([2])
+
+    assert asked.advance_processing_time("1s") == []
+    assert asked.advance_processing_time("2s") == [1, 2]
+
+
+class CountsItself(tg.CheckpointedFunction):
+    """How often it was called, as operator state."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def initialize_state(self, ctx: tg.InitializationContext) -> None:
+        self.kept = ctx.operator_state.list_state("calls", int)
+        self.calls = sum(self.kept.get())
+
+    def snapshot_state(self, ctx: tg.SnapshotContext) -> None:
+        self.kept.set([self.calls])
+
+    async def __call__(self, n: int) -> int:
+        self.calls += 1
+        return self.calls
+
+
+class CountsCalls(CountsItself, tg.AsyncFunction):
+    async def async_invoke(self, n: int, ctx: tg.AsyncContext) -> int:
+        return await self(n)
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("function", [CountsCalls(), CountsItself()])
+def test_a_function_keeps_its_operator_state(function: Any, keyed: bool):
+    keys: dict[str, Any] = {"key_by": lambda n: n, "key_type": int} if keyed else {}
+    asked = harness(function, via="async_map", **keys)
+    assert asked.process_many([5, 6]) == [1, 2]
+    asked.restore(asked.snapshot())
+
+    assert asked.process(7) == [3]
+
+
 def test_a_pause_is_twice_as_long_each_time_up_to_the_most():
     retry = tg.Retry(9, "1s", most="3s")
 

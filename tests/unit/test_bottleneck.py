@@ -46,6 +46,19 @@ def test_of_two_that_are_waited_for_the_busier_is_it() -> None:
     assert slow.vertex == "c"
 
 
+def test_a_busy_one_that_waits_now_and_then_is_not_held_back_by_an_idle_one() -> None:
+    parse, price = vertex("Parse", (0.12, 0.52)), vertex("Price", (0.71, 0.13), after="Parse")
+    verdict = bottleneck([parse, price, vertex("Sums", (0.02, 0.0), after="Price")])
+    assert verdict.sentence == "Price is the bottleneck: 71% busy, while Parse (52%) waits for it."
+
+    verdict = bottleneck([vertex("Parse", (0.8, 0.15)), vertex("Sums", (0.02, 0.0), after="Parse")])
+    assert verdict.sentence == "Nothing holds the job back. The busiest is Parse, 80% busy."
+
+    verdict = bottleneck([vertex("Parse", (0.1, 0.15)), vertex("Sums", (0.02, 0.0), after="Parse")])
+    assert verdict.sentence == "Parse waits 15% of its time, and nothing after it is busy."
+    assert not verdict.is_bottleneck
+
+
 def test_many_that_wait_are_counted() -> None:
     waiting = [vertex(f"W{n}", (0.1, 0.9)) for n in range(4)]
     last = VertexLoad("last", "Last", tuple(w.id for w in waiting), {0: Load(0.9, 0.1, 0.0)}, {})

@@ -13,12 +13,13 @@ from tidegate.cli.display import LiveDisplay, starting_line
 from tidegate.cli.screen import JobScreen
 from tidegate.config import JobConfig
 from tidegate.console import current_console
+from tidegate.coordinator.moving import ExecutorsLeaving, ScalingDecided
 from tidegate.coordinator.observing import CheckpointStatus, JobEvent, JobStatus, JobView, SlotReported
 from tidegate.coordinator.rates import RateMeter
 from tidegate.ids import SlotId
 from tidegate.telling.plain import PlainDisplay
-from tidegate.telling.wording import how_big, how_long, how_long_whole, how_many
 from tidegate.wire.control import Heartbeat, ProcessUse
+from tidegate.wording import how_big, how_long, how_long_whole, how_many
 
 CONFIG = JobConfig(interval_s=10.0, storage="file:///data")
 
@@ -126,6 +127,16 @@ def test_operators_show_rates_and_the_head_of_a_chain_its_load() -> None:
     sums = line_with("sum 1 sums", text).split()
     assert sums[3:] == ["2", "1,000", "500", "1,000", "500", "████████░░", "70%", "20%", "10%"]
     assert line_with("print printed", text).split() == ["└", "print", "printed", "2", "500", "500"]
+
+
+def test_while_a_job_restarts_nothing_is_shown_of_what_flowed_before() -> None:
+    screen = screen_after(started(1))
+    screen.on(reported(SlotId(1, 0), {"sums": (0, 0)}), at=100.0)
+    screen.on(reported(SlotId(1, 0), {"sums": (77777, 0)}), at=101.0)
+    assert "77,777" in text_of(screen)
+
+    screen.on(status(JobStatus.RESTARTING, "in 50.0 s: ValueError: bad"), at=102.0)
+    assert "77,777" not in text_of(screen)
 
 
 def test_a_new_attempt_shows_nothing_of_the_rates_of_the_last() -> None:
@@ -393,6 +404,20 @@ def test_plain_says_a_failure_once_and_when_the_restart_comes() -> None:
     plain.publish(failed("ValueError: x", restart_in_s=1.5), status(JobStatus.RESTARTING, "in 1.5 s: ValueError: x"))
 
     assert plain.lines[1:] == ["attempt g1-a1 failed: ValueError: x", "RESTARTING in 1.5 s"]
+
+
+def test_plain_says_what_the_autoscaler_has_decided_and_which_executors_are_leaving() -> None:
+    plain = Plain()
+    plain.publish(
+        ScalingDecided({"count": 4}, "count: 2 to 4 (95% busy)", 0.0), ScalingDecided({}, "too few slots", 0.0)
+    )
+    plain.publish(ExecutorsLeaving(("3",), 0.0))
+
+    assert plain.lines[1:] == [
+        "autoscaler: rescaling: count: 2 to 4 (95% busy)",
+        "autoscaler: not rescaled: too few slots",
+        "leaving, with slots of the job: executors 3",
+    ]
 
 
 def test_plain_sums_checkpoints_up_at_most_every_ten_seconds() -> None:

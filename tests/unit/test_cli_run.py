@@ -21,6 +21,7 @@ from tidegate.cli.run import Jobs, exit_code_of
 from tidegate.client import JobClient
 from tidegate.config import JobConfig
 from tidegate.coordinator.job import JobEnded
+from tidegate.coordinator.moving import ExecutorsLeaving, ScalingDecided
 from tidegate.coordinator.observing import JobStatus, JobView
 from tidegate.errors import (
     ConfigurationError,
@@ -61,7 +62,7 @@ def test_as_json_each_thing_that_happens_is_an_object_on_its_line() -> None:
     view = JobView()
     display.launching(planned_sums(), JobConfig(master="spark://h:1"))
     display.launched(client_of(view), planned_sums())
-    for event in life():
+    for event in [*life(), ScalingDecided({"sums": 4}, "95% busy", 0.0), ExecutorsLeaving(("3",), 0.0)]:
         view.publish(event)
     said = [json.loads(line) for line in lines]
     assert all(line.endswith("\n") and line.count("\n") == 1 for line in lines)
@@ -73,6 +74,9 @@ def test_as_json_each_thing_that_happens_is_an_object_on_its_line() -> None:
     (failure,) = [line for line in said if line["event"] == "failure"]
     assert (failure["uid"], failure["subtask"], failure["user_line"]) == ("numbers~map double", 1, "job.py:7")
     assert failure["restart_in_s"] == 1.0
+    scaling, leaving = said[-2:]
+    assert (scaling["event"], scaling["parallelism"], scaling["reason"]) == ("scaling", {"sums": 4}, "95% busy")
+    assert (leaving["event"], leaving["executors"]) == ("leaving", ["3"])
 
 
 def test_as_json_errors_are_objects_too_and_standard_output_is_the_programs(tmp_path: Path, capsys: Captured) -> None:

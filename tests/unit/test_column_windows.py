@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import random
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from test_windows import ALIGNED
+from test_windows import ALIGNED, CountAndSum
 from window_answers import TYPE, Result, answer, on_time, random_steps
 
 import tidegate as tg
@@ -204,6 +206,126 @@ def test_keys_of_every_form_come_back_in_the_results_and_after_a_restore(key: An
     assert found == sorted((*each, 0, 10_000, 2) for each in expected)
 
 
+SAME_KEYS = {
+    float: ([0.0, -0.0, 0.0], [math.nan, -math.nan, math.inf - math.inf], [1.5, 1.5, 1.5]),
+    Decimal: ([Decimal("1"), Decimal("1.0"), Decimal("1.00")], [Decimal("0"), Decimal("-0"), Decimal("0E+3")]),
+}
+
+
+@pytest.mark.parametrize("of", SAME_KEYS)
+@pytest.mark.parametrize("key", [0, ["f0", "f2"]])
+@pytest.mark.parametrize("assigner", [tg.SlidingEventTimeWindows("10s", "5s"), tg.EventTimeSessionWindows("10s")])
+def test_keys_that_are_equal_are_one_key_however_they_are_written(assigner: Any, of: Any, key: Any) -> None:
+    """As they are everywhere else (docs/decisions/0003), and for the records before a restore as for those after it."""
+    groups = SAME_KEYS[of]
+    for build in (
+        lambda windows: windows.aggregate(n=tg.count()),
+        lambda windows: windows.aggregate(CountAndSum(), tg.WithWindow()),
+    ):
+        running = harness(
+            lambda keyed, build=build: build(keyed.window(assigner)),
+            via="window",
+            key_by=key,
+            input_type=tuple[of, int, int],
+        )
+        for number, turn in enumerate(zip(*groups, strict=True)):
+            running.process_many([(each, 0, 1) for each in turn], [0] * len(turn))
+            if not number:  # of what is stored equal keys are one in any case
+                running.restore(running.snapshot())
+        windows = 2 if isinstance(assigner, tg.SlidingEventTimeWindows) else 1
+        counts = [row["n"] if isinstance(row, dict) else row[3][0] for row in running.end_input()]
+        assert counts == [3] * windows * len(groups)
+
+
+def test_of_floats_one_zero_and_one_nan_are_counted() -> None:
+    for arrow in (pa.float64(), pa.float32(), pa.float16()):
+        running = harness(
+            lambda keyed: keyed.window(tg.TumblingEventTimeWindows("10s")).aggregate(n=tg.count_distinct("level")),
+            via="window", key_by="room", input_type=pa.schema([("room", pa.string()), ("level", arrow)]),
+        )  # fmt: skip
+        levels = [0.0, -0.0, math.nan, -math.nan, None, 1.0]
+        running.process_many(
+            [{"room": "a", "level": np.float16(level) if level else level} for level in levels], [0] * 6
+        )
+        assert [row["n"] for row in running.end_input()] == [3]
+
+
+def test_the_first_and_the_last_value_may_be_of_any_type() -> None:
+    values = {
+        pa.decimal128(10, 2): [Decimal("10.00"), Decimal("9.50"), Decimal("-1.00")],
+        pa.list_(pa.int64()): [[1], [], [2, 3]],
+        pa.struct([("a", pa.int64())]): [{"a": 1}, {"a": None}, {"a": 2}],
+        pa.binary(): [b"", b"\0", b"a"],
+        pa.bool_(): [True, False, True],
+    }
+    for arrow, (early, middle, late) in values.items():
+        running = harness(
+            lambda keyed: keyed.window(tg.SlidingEventTimeWindows("10s", "5s")).aggregate(a=tg.first("x"), b=tg.last("x")),
+            via="window", key_by="room", input_type=pa.schema([("room", pa.string()), ("x", arrow)]),
+        )  # fmt: skip
+        rows = [(middle, 2000), (None, 500), (late, 3000), (None, 4000), (early, 1000)]
+        for x, time in rows:
+            running.process({"room": "a", "x": x}, time)
+            running.restore(running.snapshot())
+        running.process({"room": "b", "x": None}, 0)
+        found = [(row["room"], row["a"], row["b"]) for row in running.end_input()]
+        assert sorted(found, key=str) == sorted([("a", early, late), ("b", None, None)] * 2, key=str)
+
+
+class LongestList(tg.ColumnAggregate):
+    columns = ("x",)
+
+    def accumulators(self, types: Any, /) -> Any:
+        return [tg.Accumulator(types[0], "max")]
+
+    def partial(self, columns: Any, times: Any, /) -> Any:
+        return columns
+
+
+def test_what_arrow_cannot_fold_is_refused_where_it_is_written() -> None:
+    with pytest.raises(tg.ConfigurationError, match=r"aggregate\(top=LongestList\('x'\)\): Arrow cannot"):
+        harness(
+            lambda keyed: keyed.window(tg.TumblingEventTimeWindows("10s")).aggregate(top=LongestList()),
+            via="window", key_by="room", input_type=pa.schema([("room", pa.string()), ("x", pa.list_(pa.int64()))]),
+        )  # fmt: skip
+
+
+def test_what_is_stored_of_other_windows_is_refused_and_of_the_same_slices_taken() -> None:
+    def counted(assigner: Any, **options: Any) -> FunctionHarness:
+        return harness(
+            lambda keyed: keyed.window(assigner).aggregate(n=tg.count()),
+            via="window", key_by=0, input_type=TYPE, **options,
+        )  # fmt: skip
+
+    running = counted(tg.TumblingEventTimeWindows("10s"))
+    running.process(("a", 0, 0), 5000)
+    stored = running.snapshot()
+    hourly = counted(tg.SlidingEventTimeWindows("30s", "10s"), restored=stored)
+    assert [row["n"] for row in hourly.end_input()] == [1, 1, 1]
+    for other in (
+        tg.TumblingEventTimeWindows("20s"),
+        tg.TumblingEventTimeWindows("5s"),
+        tg.TumblingEventTimeWindows("10s", "3s"),
+        tg.TumblingProcessingTimeWindows("10s"),
+        tg.EventTimeSessionWindows("10s"),
+    ):
+        with pytest.raises(tg.ConfigurationError, match="the checkpoint holds windows over columns"):
+            counted(other, restored=stored)
+
+
+def test_windows_that_close_together_are_looked_at_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of many days that is read in one go closes thousands of windows with one watermark."""
+    looks: list[int] = []
+    next_end = tg.SlidingEventTimeWindows.next_end
+    monkeypatch.setattr(tg.SlidingEventTimeWindows, "next_end", lambda *given: (looks.append(1), next_end(*given))[1])
+    running = windowed(tg.SlidingEventTimeWindows("20s", "5s"))
+    running.process_many([("a", second, 1) for second in range(0, 2000, 5)], [s * 1000 for s in range(0, 2000, 5)])
+    running.end_input()
+
+    assert len(running.output) == 403
+    assert len(looks) < 5 * 403
+
+
 # -- slices ---------------------------------------------------------------------------------------------------------------
 
 
@@ -254,7 +376,7 @@ def test_what_is_kept_stays_flat_over_an_hour_of_event_time() -> None:
     [
         (lambda windows: windows.aggregate(), "aggregate needs an AggregateFunction, or columns"),
         (lambda windows: windows.aggregate(n=3), "takes an aggregate of columns"),
-        (lambda windows: windows.aggregate(n=tg.sum("price")), "has no column 'price'; it has f0, f1, f2"),
+        (lambda windows: windows.aggregate(n=tg.sum("price")), "has no column 'price'; it has f0, f1, f2, f3"),
         (lambda windows: windows.aggregate(n=tg.sum("f0")), "needs a column of numbers"),
         (
             lambda windows: windows.aggregate(name=tg.max("f2")),
@@ -263,13 +385,25 @@ def test_what_is_kept_stays_flat_over_an_hour_of_event_time() -> None:
         (lambda windows: windows.aggregate(f0=tg.count()), "have a column 'f0' already"),
         (lambda windows: windows.trigger(tg.CountTrigger(2)).aggregate(n=tg.count()), "with a trigger or an evictor"),
         (lambda windows: windows.allowed_lateness("-1s"), "is negative: a window cannot close before its end"),
+        (lambda windows: windows.aggregate(top=tg.max("f3")), "a Decimal is text in its column"),
+        (lambda windows: windows.aggregate(n=tg.count_distinct("f3")), "a Decimal is text in its column"),
     ],
 )
 def test_what_columns_cannot_do_is_said_where_it_is_written(make: Any, words: str) -> None:
     with pytest.raises(tg.ConfigurationError, match=words):
         harness(
-            lambda keyed: make(keyed.window(tg.TumblingEventTimeWindows("5s"))), via="window", key_by=0, input_type=TYPE
-        )
+            lambda keyed: make(keyed.window(tg.TumblingEventTimeWindows("5s"))),
+            via="window", key_by=0, input_type=tuple[str, int, int, Decimal | None],
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("key_type", [tuple[int], tuple[int, tuple[int, int]], tuple[int, int] | None])
+def test_a_key_with_parts_of_parts_is_refused_where_it_is_written(key_type: Any) -> None:
+    with pytest.raises(tg.ConfigurationError, match="Take it apart"):
+        harness(
+            lambda keyed: keyed.window(tg.TumblingEventTimeWindows("5s")).aggregate(n=tg.count()),
+            via="window", key_by=lambda row: row[0], key_type=key_type, input_type=TYPE,
+        )  # fmt: skip
 
 
 def test_records_without_a_time_are_refused_by_windows_of_event_time() -> None:

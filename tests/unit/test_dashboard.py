@@ -130,6 +130,9 @@ def test_every_tab_loads_asks_nobody_else_and_fits(
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
                 f"{tab} is wider than the screen"
             )
+            assert page.evaluate("[...document.querySelectorAll('svg .tick')].every(tick => tick.getBBox().x >= 0)"), (
+                f"{tab}: the axis of a plot is cut off"
+            )
             if width == WIDE:
                 assert page.evaluate("(nav => nav.scrollWidth <= nav.clientWidth)(document.querySelector('nav.tabs'))")
             name = tab.replace("/", "-").replace(rest.vertex(1), "keyed")
@@ -218,12 +221,21 @@ def test_the_flame_graph_waits_for_samples_marks_the_users_lines_and_ends_with_t
 ) -> None:
     page = shown.show(f"flamegraph/{rest.vertex(1)}")
     assert "Samples are being taken" in shown.text()
+    main = CodeLine("main", "/lib/pyspark/worker.py", 3, "spark")
     ours = CodeLine("Slot.turn", "/lib/tidegate/task/slot.py", 12, "tidegate")
     users = CodeLine("parse", "/home/me/job.py", 12, "user")
-    seen = Sampled([ours, users], [SampledStack("sums", [0, 1], 6, 6), SampledStack("", [0], 2, 2)])
-    rest.hands.view.publish(SlotSampled(SlotId(1, 1), seen))
+    slow = CodeLine("Row.cells", "/home/me/rows.py", 7, "user")
+    library = CodeLine("loads", "/lib/json/__init__.py", 346, "library")
+    stacks = [([0, 1, 2], 1), ([0, 1, 2, 3, 4], 3), ([0, 1, 2, 3], 2), ([0, 1], 2)]
+    seen = [SampledStack("sums", numbers, samples, samples) for numbers, samples in stacks]
+    rest.hands.view.publish(SlotSampled(SlotId(1, 1), Sampled([main, ours, users, slow, library], seen)))
     page.wait_for_selector(".flame .mine")
-    assert page.inner_text(".flame .mine") == "parse (me/job.py:12)"
+    names = page.locator(".flame > span").all_inner_texts()
+    assert names == ["[tidegate] Slot.turn (task/slot.py:12)", "parse (me/job.py:12)", "Row.cells (me/rows.py:7)",
+                     "[library] loads (json/__init__.py:346)"]  # fmt: skip
+    assert "Left out: 1 outer call that all samples share." in shown.text()
+    lines = [row.split("\t") for row in page.locator("#page .card table tbody tr").all_inner_texts()]
+    assert lines == [["62.5%", "/home/me/rows.py:7", "Row.cells"], ["12.5%", "/home/me/job.py:12", "parse"]]
     shown.keep("flame-graph")
     rest.hands.view.publish(StatusChanged(JobStatus.FINISHED, None, 1020.0))
     page.wait_for_selector("text=The job has ended: there is nothing to sample.")

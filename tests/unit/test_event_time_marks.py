@@ -1,4 +1,4 @@
-"""What is late after a restore: event time goes on from the slowest subtask, and keys of faster ones have dropped state."""
+"""What is late after a restore: event time continues from the slowest subtask, and keys of faster ones have dropped state."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_window_that_has_fired_is_not_made_anew_by_a_record_below_the_mark(kin
 
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_after_the_end_of_input_nothing_is_late_by_a_mark(kind: str) -> None:
-    """A savepoint of a drain has the last watermark. Whoever goes on from it has records, which are in time."""
+    """A savepoint of a drain has the last watermark. Whoever continues from it has records, which are in time."""
     running = harness(WINDOWS[kind], via="window", key_by=0, input_type=ROW)
     running.process(("a", 1), timestamp=400)
     running.advance_watermark(MAX_WATERMARK)

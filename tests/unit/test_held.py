@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tidegate.task.held import HeldFrames
-from tidegate.wire.frame import PAYLOAD_OFFSET, Frame, Kind
+from tidegate.wire.frame import OVERHEAD_BYTES, Frame, Kind
 
-SIZE = PAYLOAD_OFFSET + 100
+SIZE = OVERHEAD_BYTES + 100
 
 
 def frame(sequence: int, size_bytes: int = 100) -> Frame:

@@ -8,9 +8,9 @@ from tidegate.ids import CheckpointId
 from tidegate.task.capture import RESTORED, Capture
 from tidegate.task.held import HeldFrames
 from tidegate.task.inbox import Captured, Inbox, InboxNews, Overflowed
-from tidegate.wire.frame import PAYLOAD_OFFSET, Frame, Kind
+from tidegate.wire.frame import OVERHEAD_BYTES, Frame, Kind
 
-SIZE = PAYLOAD_OFFSET + 56
+SIZE = OVERHEAD_BYTES + 56
 
 
 def records(sequence: int, sender: int = 0) -> Frame:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cli_kit import attempt, checkpoint, status
 from rest_kit import ScriptedHands, beats, served
 
 from tidegate.config import JobConfig
-from tidegate.coordinator.observing import AttemptFailed, AttemptStarted, CheckpointStatus, JobEvent, JobStatus
+from tidegate.coordinator.observing import (
+    LEAST_REMEMBERED,
+    MAX_PARTS,
+    AttemptFailed,
+    AttemptStarted,
+    CheckpointChanged,
+    CheckpointStatus,
+    JobEvent,
+    JobStatus,
+    JobView,
+)
 from tidegate.coordinator.past import MOMENTS, JobPast, Moment
 from tidegate.coordinator.timeline import MAX_ATTEMPTS, AttemptEnd, Timeline, Worker
 from tidegate.rest.attempts import rescales_history, timeline
@@ -111,6 +123,7 @@ def test_the_timeline_says_why_each_attempt_began_and_what_a_rescale_changed() -
     job.hands.plan = planned_sums(3)  # type: ignore[misc]
     job.view.publish(began(2, 21.0, restored_from=5))
     first, second = timeline(job)["attempts"]
+    assert (first["why"], second["why"]) == ("with parallelism 3", ""), "why it ended"
     assert (first["began"], first["end"], first["subtasks"], first["parallelism"]) == (
         "INITIAL_SCHEDULE",
         "RESCALED",
@@ -191,3 +204,11 @@ def test_the_past_has_throughput_lag_load_and_checkpoints() -> None:
     assert found["fromSourcesPerSecond"][1] == 100.0, "one of two sources had beaten twice"
     assert found["vertices"][0]["busy"] == [None, 0.6]
     assert job.memory.heard_at().keys() == job.hands.workers().keys()
+
+
+def test_of_many_slots_fewer_checkpoints_are_remembered() -> None:
+    for slots, remembered in [(4, 1000), (1000, MAX_PARTS // 1000), (10_000, LEAST_REMEMBERED)]:
+        view = JobView()
+        for id in range(1, 1100):
+            view.publish(CheckpointChanged(replace(checkpoint(id).statistics, slots=slots)))
+        assert list(view.checkpoints) == list(range(1100 - remembered, 1100))

@@ -384,6 +384,16 @@ def test_the_ledger_knows_the_youngest_copy() -> None:
     assert ledger.copy_of("a") == "4/a"
 
 
+def test_a_copy_that_fails_when_its_checkpoint_was_given_up_leaves_no_trace() -> None:
+    ledger = CopyLedger()
+    ledger.begun(chk(1))
+    ledger.aborted(chk(1))
+    ledger.failed(chk(1))
+    ledger.begun(chk(1))
+
+    assert ledger.wants(chk(1))
+
+
 # -- trouble ----------------------------------------------------------------------------------------------------------
 
 

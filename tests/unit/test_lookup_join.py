@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import threading
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
 import pytest
 
 import tidegate as tg
+from tidegate.connectors.database import table_lookup
 from tidegate.coordinator.observing import JobStatus
 from tidegate.functions.asynchronous import AsyncContext
 from tidegate.functions.lookups import FunctionSource, LookupJoin
@@ -97,6 +101,75 @@ def test_two_records_that_ask_for_one_key_at_the_same_time_ask_once_and_fail_tog
     lookup.ask([1])
     assert ASKED == [1, 2, -1, 1]
     lookup.calls.let_go()
+
+
+def test_who_asks_for_what_another_has_asked_for_is_answered_though_that_one_gives_up() -> None:
+    lookup = Lookup(None)
+    answers: list[Any] = []
+
+    async def one(seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                answers.append(await lookup.function.async_invoke_batch([1], AsyncContext(lookup.context, [None], 1)))
+        except TimeoutError:
+            answers.append("late")
+
+    tasks: list[Any] = []
+    lookup.calls.call(lambda: tasks.extend(map(asyncio.get_running_loop().create_task, (one(0.05), one(1), one(0.12)))))
+    lookup.calls.run()
+    for _ in range(30):
+        lookup.clock.advance(0.01)
+        lookup.calls.run()
+
+    assert answers == ["late", "late", [[(1, "Ann")]]]
+    assert ASKED == [1, 1]
+    lookup.calls.let_go()
+
+
+def test_a_table_is_asked_by_one_query_at_a_time_also_where_calls_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread cannot be stopped: it goes on with the connection when nobody waits for its answer any more."""
+    begun, may_end = threading.Semaphore(0), threading.Semaphore(0)
+    at_once: list[int] = []
+
+    class Connection:
+        queries = 0
+
+        def columns_of(self, table: str) -> list[Any]:
+            return [SimpleNamespace(name="id")]
+
+        def quoted(self, name: str) -> str:
+            return name
+
+        def explained(self, *what: str) -> Any:
+            return contextlib.nullcontext()
+
+        def run(self, sql: str, *keys: Any) -> list[Any]:
+            Connection.queries += 1
+            at_once.append(Connection.queries)
+            begun.release()
+            assert may_end.acquire(timeout=30)
+            Connection.queries -= 1
+            return [(key,) for key in keys]
+
+        def close(self) -> None:
+            assert Connection.queries == 0, "closed while it is in use"
+
+    monkeypatch.setattr(table_lookup, "connect", lambda url, name: Connection())
+    table = tg.TableLookup("postgresql://user:secret@localhost/base", "people", key="id")
+
+    async def job() -> Any:
+        given_up = asyncio.ensure_future(table.look_up([1]))
+        await asyncio.to_thread(begun.acquire)
+        given_up.cancel()
+        second = asyncio.ensure_future(table.look_up([2]))
+        await asyncio.to_thread(begun.acquire, True, 0.2)  # a second query would begin in this time
+        may_end.release(2)
+        found = await second
+        await table.close()
+        return found
+
+    assert asyncio.run(job()) == [{"id": 2}]
+    assert at_once == [1, 1]
 
 
 def test_inner_leaves_out_what_has_no_row() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tidegate.task.inbox import Inbox
 from tidegate.task.mailbox import BarrierArrived, Mailbox
 from tidegate.wire.control import Finish, InboxOverBound, InboxWithinBound, Trigger
-from tidegate.wire.frame import FLAG_UNALIGNED, PAYLOAD_OFFSET, Frame, Kind
+from tidegate.wire.frame import FLAG_UNALIGNED, OVERHEAD_BYTES, Frame, Kind
 
 PATIENCE_S = 20.0
 
@@ -21,7 +21,7 @@ def frame(sequence: int, payload_bytes: int = 56) -> Frame:
     return Frame(Kind.RECORDS, 0, 0, 0, 0, sequence, 1, 0, 0, payload)
 
 
-FRAME_BYTES = PAYLOAD_OFFSET + 56
+FRAME_BYTES = OVERHEAD_BYTES + 56
 
 
 def mailbox_of(bound_bytes: int, told: list[Any] | None = None) -> Mailbox:

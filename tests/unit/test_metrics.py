@@ -18,6 +18,7 @@ import tidegate as tg
 from tidegate.connectors.contract import CommitOutcome, ReaderContext, SourceReader
 from tidegate.connectors.sequence import NumberSequence
 from tidegate.coordinator.measuring import BOUNDS_S, Histogram, JobMeasures
+from tidegate.coordinator.moving import ScalingDecided
 from tidegate.coordinator.observing import AttemptFailed, CheckpointStatus
 from tidegate.process_use import process_use
 from tidegate.rest.metric_table import BY_FAMILY, METRICS, Type
@@ -42,6 +43,7 @@ def page() -> str:
         process = ProcessUse(123_000_000, 4_500)
         rest.hands.view.publish(type(beat)(beat.slot, msgspec.structs.replace(beat.heartbeat, process=process)))
         rest.hands.view.publish(completed(5, status=CheckpointStatus.FAILED, failure="expired: after 10 s"))
+        rest.hands.view.publish(ScalingDecided({"sums": 3}, "sums: 2 to 3 (95% busy)", 1.0))
         return rest.text("GET", "/metrics")[1]
 
 
@@ -93,12 +95,14 @@ def test_workers_and_the_driver_show_their_memory_and_cpu(page: str) -> None:
     assert process_use().cpu_ms > 0
 
 
-def test_failures_are_counted_by_kind_and_given_up_checkpoints_by_reason(page: str) -> None:
+def test_failures_are_counted_by_kind_given_up_checkpoints_by_reason_and_scalings_by_outcome(page: str) -> None:
     found = samples(page)
     ((labels, number),) = found["tidegate_job_failures_total"].items()
     assert (dict(labels)["kind"], number) == ("UserCodeFailed", 1)
     ((labels, number),) = found["tidegate_job_failed_checkpoints_total"].items()
     assert (dict(labels)["reason"], number) == ("expired", 1)
+    ((labels, number),) = found["tidegate_job_scaling_decisions_total"].items()
+    assert (dict(labels)["outcome"], number) == ("rescaled", 1)
 
 
 def test_latency_is_taken_from_the_barriers_of_aligned_checkpoints_alone() -> None:

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,11 @@ from cli_kit import planned_sums
 from rest_kit import lived
 
 from tidegate.client import JobClient
+from tidegate.coordinator.failures import failure_of
 from tidegate.coordinator.observing import AttemptFailed, JobStatus, JobView, StatusChanged
+from tidegate.errors import UserLine
 from tidegate.ids import AttemptId, AttemptNumber, Generation
+from tidegate.wire.control import SlotFailed
 
 VOID = {"br"}
 
@@ -85,8 +89,8 @@ def test_a_running_job_shows_operators_and_checkpoints() -> None:
         "sums",
         "RUNNING",
         "attempt g1-a2",
-        "1 restarts",
-        "3 checkpoints",
+        "4 slots · attempt g1-a2 · 1 restart · 3 checkpoints",
+        "450 ms, 2.34 kb",
         "map double",
         "400",
         "checkpoint 4 at",
@@ -94,6 +98,48 @@ def test_a_running_job_shows_operators_and_checkpoints() -> None:
         assert part in page.text
     (link,) = [attributes for tag, attributes in page.seen if tag == "a"]
     assert link["href"] == "http://localhost:8081"
+
+
+KERNELS_FILE = "/tmp/ipykernel_4711/1234567.py"
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """IPython as it answers in a kernel of whose cells number 11 is that file."""
+
+    def format_code_name(file: str) -> tuple[str, str] | None:
+        return ("Cell", "In[11]") if file == KERNELS_FILE else None
+
+    shell = SimpleNamespace(compile=SimpleNamespace(format_code_name=format_code_name))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+
+
+def test_a_line_of_a_cell_is_named_as_people_know_it(kernel: None) -> None:
+    failed = SlotFailed(
+        message="ValueError: bad",
+        kind="user",
+        operator="map",
+        uid="doubled",
+        subtask=1,
+        user_line=f"{KERNELS_FILE}:6",
+        traceback=f'  File "{KERNELS_FILE}", line 6, in double\n  File "/tmp/ipykernel_1/2.py", line 1, in other\n',
+    )
+    error, _ = failure_of(failed)
+
+    assert error.message == "ValueError: bad\n  in map (uid 'doubled'), subtask 1, at In[11]:6"
+    assert error.context["cause"] == (
+        '  File "In[11]", line 6, in double\n  File "/tmp/ipykernel_1/2.py", line 1, in other\n'
+    )
+    assert str(UserLine(KERNELS_FILE, 6)) == "In[11]:6"
+    assert str(UserLine("/home/me/job.py", 6)) == "/home/me/job.py:6"
+
+
+def test_outside_of_a_kernel_a_file_is_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+    assert str(UserLine(KERNELS_FILE, 6)) == f"{KERNELS_FILE}:6"
+
+    monkeypatch.delitem(sys.modules, "IPython")
+    assert str(UserLine(KERNELS_FILE, 6)) == f"{KERNELS_FILE}:6"
 
 
 @pytest.mark.parametrize("status", list(JobStatus))

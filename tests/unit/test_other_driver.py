@@ -180,7 +180,7 @@ def test_a_superseded_plain_program_ends_with_that_code_too(tmp_path: Path) -> N
     program = tmp_path / "job.py"
     program.write_text(
         "from tidegate.errors import Superseded\n"
-        "from tidegate.telling.programs import say_errors_in_words\n"
+        "from tidegate.api.uncaught import say_errors_in_words\n"
         "say_errors_in_words()\n"
         "raise Superseded('another driver has taken over', driver='elsewhere:17', written_at=1.0)\n"
     )

@@ -16,6 +16,7 @@ import tidegate as tg
 from tidegate.coordinator import profiling
 from tidegate.coordinator.profiling import Count, Stack, StackProfile
 from tidegate.ids import SlotId
+from tidegate.task import profiler
 from tidegate.task.operators import process
 from tidegate.task.profiler import MAX_DEPTH, MAX_STACKS, FoldedStacks, StackSampler
 from tidegate.testing import run_in_process
@@ -128,6 +129,28 @@ def test_waiting_is_told_from_computing() -> None:
         return sum(stack.on_cpu for stack in stacks) / sum(stack.samples for stack in stacks)
 
     assert on_cpu(waiting) < 0.1 < on_cpu(computing)
+
+
+def test_a_thread_that_computes_for_a_tenth_of_its_time_is_on_the_cpu_just_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten milliseconds of each hundred, by a clock of its own; samples come five times a second."""
+    now, seen = 0.0, []
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(profiler, "_cpu_clock_of", lambda thread: lambda: now // 0.1 * 0.01 + min(now % 0.1, 0.01))
+    monkeypatch.setattr(FoldedStacks, "add", lambda folded, frame, on_cpu: seen.append((now % 0.1, on_cpu)))
+    sampler = StackSampler(threading.get_ident(), lambda sampled: None, clock=lambda: now, sleep=sleep)
+
+    sampler.order(SampleStacks(seconds=100.0, per_s=5.0))
+    join_samplers()
+
+    assert [on_cpu for at, on_cpu in seen if 0.001 < at < 0.01].count(False) == 0
+    assert [on_cpu for at, on_cpu in seen if at > 0.012].count(True) == 0
+    assert sum(on_cpu for _, on_cpu in seen) > 10
 
 
 def test_it_ends_by_itself_with_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from rest_kit import Rest, completed, lived, samples, serving
 from tidegate.config import JobConfig
 from tidegate.coordinator.hottest import OperatorKey
 from tidegate.coordinator.observing import (
+    CheckpointChanged,
     CheckpointsDiscarded,
     CheckpointStatus,
     JobLine,
@@ -425,6 +427,33 @@ def test_the_log_is_read_on_from_where_one_was(rest: Rest) -> None:
     assert rest.get(f"/jobs/{{job}}/logs?from={second['next']}")["lines"] == []
 
 
+def test_while_a_job_restarts_nothing_is_told_of_what_flowed_before() -> None:
+    ticks = itertools.count()
+    with serving(clock=lambda: float(next(ticks) // 4)) as rest:
+        lived(rest.hands.view)
+
+        def told() -> set[bool]:
+            found = rest.get("/jobs/{job}/operators")["operators"]
+            return {operator[what] is None for operator in found for what in ("outPerSecond", "busy")}
+
+        assert told() == {False}
+        rest.hands.view.publish(StatusChanged(JobStatus.RESTARTING, "in 50.0 s: ValueError: bad", 1020.0))
+        assert told() == {True}
+
+
+def test_after_a_savepoint_the_size_of_the_state_is_that_of_the_checkpoint_before() -> None:
+    with serving() as rest:
+        lived(rest.hands.view)
+
+        def sizes() -> dict[str, int]:
+            return {o["uid"]: o["stateSize"] for o in rest.get("/jobs/{job}/operators")["operators"] if o["stateSize"]}
+
+        assert sizes() == {"sums": 2000}
+        tables = checkpoint(9).statistics  # as it is noted: parts without a size for each operator
+        rest.hands.view.publish(CheckpointChanged(replace(tables, purpose="savepoint")))
+        assert sizes() == {"sums": 2000}
+
+
 def test_a_job_before_its_first_attempt_and_after_its_end_is_shown() -> None:
     with serving() as rest:
         paths = ["", "/plan", "/checkpoints", "/exceptions", "/operators", "/logs", "/accumulators", "/metrics"]
@@ -444,7 +473,8 @@ def test_a_job_before_its_first_attempt_and_after_its_end_is_shown() -> None:
         assert shown == {"process_resident_memory_bytes", "process_cpu_seconds_total"}, (
             "what has ended is no longer measured"
         )
-        assert {operator["outPerSecond"] for operator in rest.get("/jobs/{job}/operators")["operators"]} == {None}
+        told = rest.get("/jobs/{job}/operators")["operators"]
+        assert {operator[what] for operator in told for what in ("outPerSecond", "watermarkLag")} == {None}
         assert rest.get("/overview")["jobs-finished"] == 1
 
 

@@ -22,7 +22,10 @@ from tidegate.state.namespaces import in_namespace
 from tidegate.state.rocksdb import RocksStateBackend, sections_in
 from tidegate.state.rocksdb_keys import Addresses
 from tidegate.state.rocksdb_options import RocksMemory, database_options
+from tidegate.state.rocksdb_rows import encode_elements
 from tidegate.state.rocksdb_store import RocksStore
+from tidegate.state.ttl import Ttl
+from tidegate.testing.clock import ManualClock
 
 INT = key_type(int)
 ANY = key_type(None)
@@ -504,27 +507,44 @@ def test_a_job_that_changes_to_the_heap_reads_the_files(backends):
 
 
 @pytest.mark.parametrize("same_range", [True, False])
-def test_values_that_an_older_release_has_stored_as_rows_become_runs(backends, same_range: bool) -> None:
+def test_what_an_older_release_has_stored_as_rows_becomes_runs(backends, same_range: bool) -> None:
     addresses, memory = Addresses(INT, range(MAX_PARALLELISM), MAX_PARALLELISM), RocksMemory(backends.settings)
     store = RocksStore(backends.folder / "older", lambda: database_options(backends.settings, memory))
     keys = [*range(500), in_namespace(3, b"w")]
+    cells = {number: number.to_bytes(8, "little") for number in range(10)}
+    old_rows = {
+        "total": [(addresses.of(key, ""), cells[7]) for key in keys],
+        "log": [
+            (addresses.of(key, "") + number.to_bytes(8, "big"), encode_elements([b"%d" % number, b"x"]))
+            for key in keys
+            for number in (0, 3, 300)
+        ],
+        "counts": [(addresses.of(key, "") + name, cells[5]) for key in keys for name in (b"", b"a", b"ab")],
+    }
     with store.lock:
-        store.family(declared_states(Everything())["total"]).write(
-            [(addresses.of(key, "total"), (7).to_bytes(8, "little")) for key in keys]
-        )
+        for name, rows in old_rows.items():
+            store.family(declared_states(Everything())[name]).write(rows)
+        store.raise_sequence(300)
         store.checkpoint(backends.folder / "stored")
     store.close()
     own = range(MAX_PARALLELISM if same_range else MAX_PARALLELISM // 2)
-    backend, _ = backends.bound(INT, True, own)
+    backend, function = backends.bound(INT, True, own)
+    expected = {"total": 7, "log": ["0", "x", "3", "x", "300", "x"], "counts": {"": 5, "a": 5, "ab": 5}}
 
     adopted = backend.restore_files([StoredFolder(backends.folder / "stored", range(MAX_PARALLELISM))])
     mine = [key for key in keys if backend.key_group_of(key if isinstance(key, int) else 3) in own]
     assert adopted == same_range
-    assert dict(backend.entries("total")) == dict.fromkeys(mine, 7)
-    assert "state/total" not in Rdict.list_cf(str(backend._store.folder), Options(raw_mode=True))
     again, _ = backends.bound(INT, True, own)
     assert again.restore_files([backends.fetched(backend.snapshot(), "new", own)])
-    assert dict(again.entries("total")) == dict.fromkeys(mine, 7)
+    families = Rdict.list_cf(str(backend._store.folder), Options(raw_mode=True))
+    for name, value in expected.items():
+        assert f"state/{name}" not in families
+        assert dict(backend.entries(name)) == dict(again.entries(name)) == dict.fromkeys(mine, value)
+    backend.set_current_key(mine[0])
+    function.log.add("new")
+    assert function.log.get() == [*expected["log"], "new"]
+    backend.snapshot().files()
+    assert dict(backend.entries("log"))[mine[0]] == [*expected["log"], "new"]
 
 
 def test_what_was_read_ahead_is_never_older_than_what_was_written_since() -> None:
@@ -544,3 +564,89 @@ def test_what_was_read_ahead_is_never_older_than_what_was_written_since() -> Non
 
         assert seen == [0, 1, 5, 6, 101, 0, 2, 102]
         assert function.total.get() == 0
+
+
+def test_lists_and_maps_that_were_read_ahead_are_never_older_than_what_was_written_since() -> None:
+    """All of it leaves memory at once. Between the first read, which brings all keys, and theirs they change and are stored."""
+    with rocks_backends(NONE) as made:
+        backend, function = made.bound(INT)
+
+        def at(key: int) -> Everything:
+            backend.set_current_key(key)
+            return function
+
+        for key in range(8):
+            at(key).log.add("a")
+            at(key).counts.put_all({"a": 1, "b": 2})
+        backend.expect(list(range(10)))
+        assert at(0).log.get() == ["a"]
+        assert at(0).counts.get("a") == 1
+        at(1).log.add("b")
+        at(2).log.set(["c"])
+        at(3).log.clear()
+        at(1).counts.put("a", 9)
+        at(2).counts.remove("a")
+        at(3).counts.clear()
+        backend.snapshot().files()
+        at(4).log.add("d")
+
+        assert [at(key).log.get() for key in range(6)] == [["a"], ["a", "b"], ["c"], [], ["a", "d"], ["a"]]
+        assert [at(key).counts.get("a") for key in range(5)] == [1, 9, None, None, 1]
+        assert [len(at(key).counts) for key in range(5)] == [2, 2, 1, 0, 2]
+        assert dict(at(9).counts.items()) == {}
+
+
+HOUR, TEN = Ttl("1h"), Ttl("10s")
+
+
+@pytest.mark.parametrize("own", [ALL, range(MAX_PARALLELISM // 2)], ids=["all", "half"])
+@pytest.mark.parametrize(("before", "after"), [(TEN, None), (None, TEN), (TEN, HOUR), (HOUR, TEN)], ids=str)
+def test_files_of_a_state_with_another_ttl_are_restored_with_the_expiries_that_they_have(
+    before: Ttl | None, after: Ttl | None, own: range
+) -> None:
+    def states_with(ttl: Ttl | None) -> Any:
+        class States:
+            total = ValueState(int, ttl=ttl)
+            log = ListState(str, ttl=ttl)
+            counts = MapState(str, int, ttl=ttl)
+
+        return States()
+
+    clock = ManualClock()
+    with rocks_backends(NONE) as made:
+
+        def started(ttl: Ttl | None, groups: range) -> tuple[RocksStateBackend, Any]:
+            backend, function = made.backend(INT, groups, clock), states_with(ttl)
+            bind_states(function, backend)
+            return backend, function
+
+        def seen(backend: RocksStateBackend, function: Any) -> list[Any]:
+            found = []
+            for key in keys:
+                backend.set_current_key(key)
+                found.append((function.total.get(), function.log.get(), dict(function.counts.items())))
+            return found
+
+        backend, function = started(before, ALL)
+        keys = [key for key in range(30) if backend.key_group_of(key) in own]
+        for late in (False, True):
+            for key in range(30):
+                backend.set_current_key(key)
+                function.log.add("b" if late else "a")
+                function.counts.put("b" if late else "a", 1)
+                if not late:
+                    function.total.set(5)
+            clock.advance(6)
+        stored = made.fetched(backend.snapshot(), "stored", ALL)
+        again, function = started(after, own)
+
+        has_layout = (before is None) == (after is None)
+        assert again.restore_files([stored]) == (has_layout and own == ALL)
+        late = (None, ["b"], {"b": 1}) if before is TEN else (5, ["a", "b"], {"a": 1, "b": 1})
+        assert seen(again, function) == [late] * len(keys)
+        clock.advance(5)
+        later = late if before is not TEN or after is None else (None, [], {})
+        assert seen(again, function) == [later] * len(keys)
+        third, function = started(after, own)
+        third.restore_files([made.fetched(again.snapshot(), "again", own)])
+        assert seen(third, function) == [later] * len(keys)

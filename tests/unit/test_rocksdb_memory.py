@@ -128,11 +128,11 @@ print(file.size, storing, most - before)
 
 FULL_DISK = """
 import resource
-resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, MIB))  # no file may become larger
 settings = RocksSettings(memory_bytes=MIB, folder=Path(folder))
 backend = RocksStateBackend(INT, range(16), 16, settings)
 function = Function()
 bind_states(function, backend)
+resource.setrlimit(resource.RLIMIT_FSIZE, (32 << 10, 32 << 10))  # no file may become larger
 try:
     for key in range(100_000):
         backend.set_current_key(key)

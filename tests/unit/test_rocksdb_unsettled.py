@@ -117,7 +117,7 @@ def test_whatever_is_read_is_what_was_written_last(backends: RocksBackends, colu
                 backend.set_current_namespace(namespace)
                 if not namespace or "of many keys" not in name:  # which are those in the empty namespace
                     assert read(f, of_many) == expected, name
-    assert not backend._store.is_settled
+    assert backend._store._unsettled is not None
     backend.close()
 
 
@@ -174,4 +174,4 @@ def test_lists_that_are_written_again_as_one_count_as_unwritten() -> None:
         for key in range(100):
             backend.set_current_key(key)
             assert f.list.get() == list(range(20))
-            assert len(lists._dirty) < 20  # of about 1,500 bytes each
+            assert len(lists.dirty) < 20  # of about 1,500 bytes each

@@ -17,7 +17,9 @@ from rocksdb_kit import NONE, RocksBackends
 
 from tidegate.errors import CheckpointDamaged, StorageError
 from tidegate.state import cold as cold_module
-from tidegate.state.cold import INTS, MAX_RUNS, MAX_WAITING, OTHERS, Changed, Cold
+from tidegate.state import tiers as tiers_module
+from tidegate.state.cold import Changed, Cold
+from tidegate.state.cold_keys import ENTRIES, INTS, OTHERS
 from tidegate.state.key_groups import key_groups
 from tidegate.state.key_hash import hash_int64s
 from tidegate.state.keys import key_type
@@ -25,6 +27,7 @@ from tidegate.state.namespaces import in_namespace
 from tidegate.state.rocksdb_keys import Addresses
 from tidegate.state.run_files import RunsOf, rows_of, runs_of, taken_over
 from tidegate.state.runs import Columns, Loaded, Part, Run, find_in, listed, merged, order_range
+from tidegate.state.tiers import MAX_RUNS, MAX_WAITING
 
 GROUPS = 16
 SMALL_PART_BYTES = 2_000
@@ -37,19 +40,21 @@ def cold(tmp_path: Path) -> Iterator[Cold]:
     made.close()
 
 
-def new_cold(folder: Path, own: range = range(GROUPS)) -> Cold:
+def new_cold(folder: Path, own: range = range(GROUPS), tiers: tuple[str, ...] = (INTS, OTHERS)) -> Cold:
     folder.mkdir()
-    return Cold(folder, Addresses(key_type(Any), own, GROUPS), "total", SMALL_PART_BYTES)
+    return Cold(folder, Addresses(key_type(Any), own, GROUPS), "total", SMALL_PART_BYTES, tiers)
 
 
-def put(cold: Cold, values: dict[Any, int | None]) -> Changed:
+def change(cold: Cold, values: dict[Any, int | None]) -> Changed:
     """None: the key is gone."""
     keys = list(values)
     present = np.array([value is not None for value in values.values()])
     cells = np.array([value or 0 for value in values.values()], dtype=np.int64)
-    changed = Changed(lambda: (cold.keys(keys), cells, present))
-    cold.write(changed)
-    return changed
+    return Changed(lambda: (cold.keys(keys), cells, present), len(keys))
+
+
+def put(cold: Cold, values: dict[Any, int | None]) -> None:
+    cold.write(change(cold, values))
 
 
 def found(cold: Cold, keys: Any) -> dict[Any, int]:
@@ -78,6 +83,44 @@ def test_a_batch_finds_the_newest_value_of_each_key_whatever_was_written_and_mer
     assert dict(cold.rows()) == model
 
 
+def test_the_rows_of_a_key_are_found_together_and_alone_whatever_was_written_and_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against dictionaries: keys with no rows, with a few, and with more than are read ahead or looked at one by one."""
+    monkeypatch.setattr(cold_module, "FEW_ROWS", 30)
+    monkeypatch.setattr(cold_module, "FEW_ROWS_OF_KEY", 12)
+    cold = new_cold(tmp_path / "runs", tiers=(ENTRIES,))
+    dice, model = random.Random(5), dict[Any, dict[bytes, bytes]]()
+    keys = [*range(40), "a", "ab", None, 1 << 70, in_namespace(3, b"w"), in_namespace("a", b"b")]
+    many = [dice.choice(keys) for _ in range(3)]
+    for step in range(80):
+        parts = []
+        some = dice.sample(keys, 12)
+        for key in some:
+            names = dice.sample(range(60), dice.randrange(25) if key in many else dice.randrange(3))
+            rows = {name.to_bytes(2, "big"): dice.choice([None, b"", b"%d" % step]) for name in names}
+            parts.append(rows)
+            of_key = model.setdefault(key, {})
+            of_key |= {part: cell for part, cell in rows.items() if cell is not None}
+            for part in [part for part, cell in rows.items() if cell is None]:
+                of_key.pop(part, None)
+        cells = [cell for rows in parts for cell in rows.values()]
+        present = np.array([cell is not None for cell in cells], np.bool_)
+        column = pa.array([cell or b"" for cell in cells], pa.large_binary())
+        names_of = [list(rows) for rows in parts]
+        cold.write(Changed(lambda: (cold.parts_of(some, names_of), column, present), len(cells)))  # noqa: B023
+        for key in keys:
+            assert dict(cold.parts(key)) == model.get(key, {})
+            name = dice.randrange(60).to_bytes(2, "big")
+            assert cold.get_part(key, name) == model.get(key, {}).get(name)
+        ahead = cold.parts_of_some(keys, max_rows=dice.choice([0, 20, 1000]))
+        assert {key: dict(rows) for key, rows in ahead.items()} == {key: model.get(key, {}) for key in ahead}
+        assert len(cold.tiers[ENTRIES].runs) <= MAX_RUNS
+    assert {key: dict(rows) for key, rows in cold.rows_by_key()} == {key: rows for key, rows in model.items() if rows}
+    assert 10 < len(cold.parts_of_some(keys, max_rows=1000)) < len(keys)
+    cold.close()
+
+
 def test_many_rows_are_merged_in_a_thread_into_parts_that_do_not_overlap(cold: Cold) -> None:
     for start in range(0, 40_000, 5_000):
         put(cold, dict.fromkeys(range(start, start + 6_000), start))
@@ -91,7 +134,7 @@ def test_many_rows_are_merged_in_a_thread_into_parts_that_do_not_overlap(cold: C
     assert dict(cold.rows()) == {key: min(key // 5_000 * 5_000, 35_000) for key in range(41_000)}
 
 
-def test_what_is_written_while_a_merge_is_under_way_is_merged_after_it(
+def test_what_is_written_while_a_long_merge_is_under_way_is_merged_meanwhile(
     cold: Cold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, go_on, check = threading.Event(), threading.Event(), Part.check
@@ -108,7 +151,8 @@ def test_what_is_written_while_a_merge_is_under_way_is_merged_after_it(
     assert began.wait(30)
     for step in range(3 * MAX_RUNS):
         put(cold, dict.fromkeys(range(100), 100 + step))
-    assert len(cold.tiers[INTS].runs) == 4 * MAX_RUNS + 1
+    assert len(cold.tiers[INTS].runs) <= 2 * MAX_RUNS + 1
+    assert found(cold, [0, 99, 100]) == {0: 99 + 3 * MAX_RUNS, 99: 99 + 3 * MAX_RUNS, 100: MAX_RUNS}
     go_on.set()
     cold.tiers[INTS].wait()
 
@@ -127,6 +171,7 @@ def test_runs_that_wait_for_a_merge_are_bounded_a_write_waits_for_it(
         check(part)
 
     monkeypatch.setattr(Part, "check", slow)
+    monkeypatch.setattr(tiers_module, "AT_ONCE_ROWS", 0)
     for step in range(MAX_RUNS + 1):
         put(cold, dict.fromkeys(range(10_000), step))
     while len(tier.runs) < MAX_WAITING:
@@ -156,11 +201,23 @@ def test_a_merge_goes_in_small_steps_however_short_the_parts_are() -> None:
         assert np.concatenate([step.order for step in steps]).tolist() == orders.tolist()
 
 
+def test_a_merge_goes_in_small_steps_when_the_runs_are_of_different_subtasks() -> None:
+    orders = np.arange(40_000, dtype=np.uint64)
+    rows = Columns(orders, orders.astype(np.int64), orders.astype(np.int64), np.ones(len(orders), np.bool_))
+    runs = [Run([Loaded(rows.slice(start, stop))]) for start, stop in ((0, 30_000), (30_000, 39_000), (39_000, 40_000))]
+    for order in itertools.permutations(runs):
+        steps = list(merged(order, forget_absent=True, part_bytes=100 * 26))
+
+        assert max(map(len, steps)) <= 101 + 3 * 9
+        assert len(steps) <= 501
+        assert np.concatenate([step.order for step in steps]).tolist() == orders.tolist()
+
+
 def test_a_batch_is_written_together_however_little_memory_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written, write = [], cold_module.Tier.add
-    monkeypatch.setattr(cold_module.Tier, "add", lambda tier, run: (written.append(run.rows), write(tier, run)))
+    written, write = [], Cold._write
+    monkeypatch.setattr(Cold, "_write", lambda cold, changed: (written.append(changed.rows), write(cold, changed)))
     backends = RocksBackends(tmp_path, NONE)
     try:
         backend, function = backends.bound(key_type(int))
@@ -236,6 +293,34 @@ def test_files_are_taken_over_as_they_are_and_rows_of_foreign_key_groups_do_not_
         each.close()
 
 
+def test_rows_that_nobody_has_taken_over_stay_away_after_any_number_of_restores(tmp_path: Path) -> None:
+    """From one to two and back: both bring the same file, and of each only its own half counts, in later checkpoints too."""
+    cold = new_cold(tmp_path / "one")
+    put(cold, {key: key for key in range(500)})
+    chk = checkpoint(cold, tmp_path / "chk")
+    halves = []
+    for name, own in (("low", range(GROUPS // 2)), ("high", range(GROUPS // 2, GROUPS))):
+        half = new_cold(tmp_path / name, own)
+        taken_over(copy_of(chk, tmp_path / f"{name}-files"), required(chk), "total", own, half)
+        halves.append((own, half))
+    mine = list(dict(halves[1][1].rows()))
+    put(halves[1][1], {key: -key for key in mine})
+    expected = {key: -key if key in mine else key for key in range(500)}
+    folders = [(own, checkpoint(half, tmp_path / f"{own.start}-chk")) for own, half in halves]
+    opened = [cold, *(half for _, half in halves)]
+    for turn in range(3):
+        again = new_cold(tmp_path / f"again-{turn}")
+        opened.append(again)
+        for own, folder in folders:
+            taken_over(folder, required(folder), "total", own, again, keep_names=len(folders) == 1)
+        assert dict(again.rows()) == expected
+        folders = [(range(GROUPS), checkpoint(again, tmp_path / f"chk-{turn}"))]
+        stored = rows_of(folders[0][1], required(folders[0][1]), "total", b"\0\0", GROUPS.to_bytes(2, "big"))
+        assert len(list(stored)) == 500
+    for each in opened:
+        each.close()
+
+
 def checkpoint(cold: Cold, folder: Path) -> Path:
     folder.mkdir()
     frozen = cold.hand_over(None)
@@ -262,7 +347,7 @@ def test_a_snapshot_is_the_state_of_its_moment_whatever_is_written_and_merged_be
 ) -> None:
     put(cold, dict.fromkeys(range(100), 1))
     keys, ones = list(range(50)), np.full(50, 2)
-    frozen = cold.hand_over(Changed(lambda: (cold.keys(keys), ones, np.ones(50, np.bool_))))
+    frozen = cold.hand_over(Changed(lambda: (cold.keys(keys), ones, np.ones(50, np.bool_)), 50))
     for step in range(3 * MAX_RUNS):
         put(cold, dict.fromkeys(range(100), 10 + step))
     frozen.settle()
@@ -273,6 +358,63 @@ def test_a_snapshot_is_the_state_of_its_moment_whatever_is_written_and_merged_be
     taken_over(tmp_path / "chk", required(tmp_path / "chk"), "total", range(GROUPS), other)
     assert dict(other.rows()) == {key: 2 if key < 50 else 1 for key in range(100)}
     other.close()
+
+
+def test_nobody_waits_for_what_is_written_ahead_and_a_snapshot_meanwhile_has_it(
+    cold: Cold, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    began, go_on, write = threading.Event(), threading.Event(), Part.write
+
+    def slow(folder: Path, columns: Columns) -> Part:
+        if threading.current_thread().name == "tidegate-write":
+            began.set()
+            assert go_on.wait(30)
+        return write(folder, columns)
+
+    monkeypatch.setattr(cold_module.Part, "write", staticmethod(slow))
+    monkeypatch.setattr(tiers_module, "AT_ONCE_ROWS", 0)
+    put(cold, {1: 1, 2: 1, 3: 1})
+    cold.write_ahead(change(cold, {1: 10, 2: 20}))
+    assert began.wait(30)
+    assert found(cold, [1, 2, 3]) == {1: 10, 2: 20, 3: 1}
+    frozen = cold.hand_over(change(cold, {2: 30}))
+    assert found(cold, [1, 2, 3]) == {1: 10, 2: 30, 3: 1}
+    go_on.set()
+    cold.write(change(cold, {1: 99}))
+    chk = tmp_path / "chk"
+    chk.mkdir()
+    frozen.settle()
+    RunsOf(GROUPS, {"total": frozen.link(chk)}).write(chk)
+
+    other = new_cold(tmp_path / "other")
+    taken_over(chk, required(chk), "total", range(GROUPS), other)
+    assert dict(other.rows()) == {1: 10, 2: 30, 3: 1}
+    assert dict(cold.rows()) == {1: 99, 2: 30, 3: 1}
+    assert not cold.pending
+    other.close()
+
+
+def test_an_error_of_what_is_written_ahead_is_raised_by_the_next_read_and_write_and_by_the_snapshot(
+    cold: Cold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Path, columns: Columns) -> Part:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cold_module.Part, "write", staticmethod(full))
+    monkeypatch.setattr(tiers_module, "AT_ONCE_ROWS", 0)
+    cold.write_ahead(change(cold, {1: 10}))
+    assert cold._writer is not None
+    cold._writer.join(30)
+    uses = [
+        lambda: cold.get(1),
+        lambda: found(cold, [1]),
+        lambda: put(cold, {2: 2}),
+        lambda: cold.write_ahead(change(cold, {2: 2})),
+        lambda: cold.hand_over(None).settle(),
+    ]
+    for use in uses:
+        with pytest.raises(StorageError, match=r"No space left.*state 'total'"):
+            use()
 
 
 def test_files_go_when_nobody_needs_them_any_more(cold: Cold) -> None:
@@ -319,7 +461,7 @@ def test_a_full_disk_names_state_and_folder_and_what_was_handed_over_stays(
     cold: Cold, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     keys, cells = [1, 2], np.array([10, 20])
-    frozen = cold.hand_over(Changed(lambda: (cold.keys(keys), cells, np.ones(2, np.bool_))))
+    frozen = cold.hand_over(Changed(lambda: (cold.keys(keys), cells, np.ones(2, np.bool_)), 2))
     write = Part.write
 
     def full(folder: Path, columns: Columns) -> Part:
@@ -333,4 +475,4 @@ def test_a_full_disk_names_state_and_folder_and_what_was_handed_over_stays(
     monkeypatch.setattr(cold_module.Part, "write", staticmethod(write))
     frozen.settle()
     assert found(cold, [1, 2, 3]) == {1: 10, 2: 20}
-    assert cold.pending is None
+    assert not cold.pending

@@ -14,7 +14,9 @@ import tidegate as tg
 from tidegate.cli.config_file import parse_config
 from tidegate.cli.settings import overrides_of, setting_of
 from tidegate.config import RESTART, SETTINGS, JobConfig, RestartSettings
+from tidegate.graph.plan import MAX_LAYER_WIDTH
 from tidegate.launch import slot_settings
+from tidegate.protocol.autoscaling import ScalingPolicy
 from tidegate.protocol.checkpointing import CheckpointPolicy
 from tidegate.settings.choices import CheckpointMode, RestartKind
 from tidegate.settings.declaring import Origin, SetBy
@@ -60,6 +62,8 @@ def test_a_default_is_read_again_as_it_is_documented(name: str) -> None:
 def test_slots_and_the_protocol_have_the_same_defaults() -> None:
     assert JobConfig().policy() == CheckpointPolicy()
     assert slot_settings(JobConfig(storage="file:///data")) == SlotSettings()
+    assert JobConfig().scaling_policy() == ScalingPolicy()
+    assert ScalingPolicy().most == MAX_LAYER_WIDTH
 
 
 def test_a_second_call_keeps_what_it_does_not_name() -> None:

@@ -37,6 +37,15 @@ def test_plots_keep_to_their_frame_whatever_is_measured(benchmarks: Any) -> None
             assert module.TOP <= module.y_of(value, low, high, min(values) > 0) <= module.HEIGHT - module.BOTTOM
 
 
+def test_coordinator(benchmarks: Any, said: Any) -> None:
+    benchmarks("coordinator").main(["--slots", "6,12"])
+
+    few, more = said()["runs"]
+    assert (few["slots"], more["slots"]) == (6, 12)
+    assert few["metadata_bytes"] > 1000
+    assert few["told_bytes"] < more["told_bytes"]
+
+
 def test_latency(benchmarks: Any, monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
     module = benchmarks("latency")
     monkeypatch.setattr(module, "WARM_UP_S", 0)
@@ -56,3 +65,14 @@ def test_cpu_is_that_of_the_process_and_its_children(benchmarks: Any) -> None:
     sum(range(2_000_000))
 
     assert module.cpu_s() > before
+
+
+def test_encryption(benchmarks: Any, said: Any) -> None:
+    module = benchmarks("encryption")
+    with in_process():
+        module.main(1, 4000, spark="none")
+
+    result = said()
+    for shape in module.PART:
+        assert result[shape]["cost"] == round(1 - result[shape]["ratio"], 4)
+    assert result["certificate_ms"] > 0

@@ -182,7 +182,7 @@ def test_iteration_sees_the_map_as_it_was_when_it_began(shop):
         shop.shelves.put(name + "!", [0])
         shop.shelves.put("b", [99])
 
-    assert seen == [("a", [1]), ("b", [2])]
+    assert sorted(seen) == [("a", [1]), ("b", [2])]
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------

@@ -298,7 +298,10 @@ def test_merging_moves_what_the_sources_have_into_the_target(folds):
 
 
 def test_only_kinds_that_say_how_can_be_merged(folds):
-    for handle in (folds.last, folds.map):
+    for handle, put in ((folds.last, lambda: folds.last.set("x")), (folds.map, lambda: folds.map.put("x", 1))):
+        merge_namespaces(folds.backend, handle, b"a", [b"b"])  # nothing with nothing
+        folds.backend.set_current_namespace(b"b")
+        put()
         with pytest.raises(ConfigurationError, match="only list, reducing and aggregating"):
             merge_namespaces(folds.backend, handle, b"a", [b"b"])
     for namespace in (b"a", b"b"):

@@ -274,7 +274,7 @@ def test_a_read_does_not_bring_back_what_has_expired():
 
 def test_clean_up_looks_at_no_more_than_its_budget_and_comes_round_to_everything():
     run = Run(TEN)
-    for key in range(3_000):
+    for key in range(600):
         run.backend.set_current_key(key)
         run.f.total.set(key)
         run.f.counts.put_all({"a": 1, "b": 2})
@@ -284,12 +284,12 @@ def test_clean_up_looks_at_no_more_than_its_budget_and_comes_round_to_everything
     run.f.total.set(1)
     run.settle()
     forgotten, calls = [], 0
-    while sum(forgotten) < 5 * 3_000:
-        forgotten.append(run.backend.clean_up(500))
+    while sum(forgotten) < 5 * 600:
+        forgotten.append(run.backend.clean_up(100))
         calls += 1
         assert calls < 200, "it does not come round"
 
-    assert max(forgotten) <= 500
+    assert max(forgotten) <= (100 if made.rocks is None else 200)  # elements that were added together are one row
     assert run.kept() == {"total": 1, "tags": 0, "log": 0, "counts": 0, "best": 0, "mean": 0}
     assert run.f.total.get() == 1
     assert run.backend.clean_up(50_000) == 0
@@ -370,7 +370,7 @@ def test_entries_that_are_written_between_two_steps_of_clean_up_stay():
     run.clock.advance(10)
     run.settle()
     removed = 0
-    for n in range(2_000):
+    for n in range(500):
         removed += run.backend.clean_up(7)
         run.f.counts.put(str(n % 50), n)
         run.f.log.add("x")

@@ -225,6 +225,51 @@ def test_a_stop_is_remembered_over_crashes_until_it_is_done(store: ObjectStore) 
     assert not log.last.stopping
 
 
+def test_the_savepoint_of_a_stop_uses_its_id_up_before_it_stands(store: ObjectStore) -> None:
+    log = driver(store)
+    complete(log, 1)
+    noted = log.append(log.savepoint(4, "savepoints/savepoint-job-4", now=2.0))
+    assert (noted.savepoint_ids_below, noted.open_savepoint) == (5, "savepoints/savepoint-job-4")
+    assert noted.next_checkpoint_id == 2, "the job itself has not come that far"
+
+    after = driver(store, "host:2").last
+    assert after is not None
+    assert (after.next_checkpoint_id, after.open_savepoint) == (5, "savepoints/savepoint-job-4")
+
+    named = pointer(4, folder="savepoints/savepoint-job-4")
+    resumed = driver(store, "host:3", resume=named).last
+    assert resumed is not None
+    assert resumed.open_savepoint == "", "the job continues from it, so nobody deletes it"
+
+
+def test_the_files_that_a_job_reads_are_in_the_log_from_then_on(store: ObjectStore) -> None:
+    log = driver(store)
+    log.append(log.input_written("rows", "input/g1", now=2.0))
+    log.append(log.input_written("more", "input/g2", now=3.0))
+    complete(log, 1)
+
+    assert log.last is not None
+    assert log.last.inputs == {"rows": "input/g1", "more": "input/g2"}
+    after = driver(store, "host:2").last
+    assert after is not None
+    assert after.inputs == log.last.inputs
+
+
+@pytest.mark.parametrize("resume", [Resume.FRESH, Resume.LATEST])
+def test_whether_a_start_would_be_refused_is_said_and_nothing_is_taken(store: ObjectStore, resume: Resume) -> None:
+    log = JobLog(store, PATHS)
+    log.check_resume(resume)
+    ended = driver(store)
+    complete(ended, 1)
+    ended.append(ended.finished(now=2.0))
+    before = whole_log(store)
+
+    with pytest.raises(JobFolderInUse, match="FINISHED"):
+        log.check_resume(resume)
+    log.check_resume(pointer(1))
+    assert whole_log(store) == before
+
+
 # -- two drivers ---------------------------------------------------------------------------------------------------
 
 
@@ -327,6 +372,21 @@ def run_threads(targets: list) -> None:  # type: ignore[type-arg]
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def test_a_record_that_does_not_follow_is_a_bug_of_ours(store: ObjectStore) -> None:
+    log = driver(store)
+    first, second = log.canceled(now=1.0), log.failed(now=1.0, reason="no")
+    skipping = msgspec.structs.replace(first, sequence=first.sequence + 1)
+    foreign = msgspec.structs.replace(first, generation=first.generation + 1)
+    for wrong in (skipping, foreign):
+        with pytest.raises(ProtocolViolation, match="does not follow 0 of 1"):
+            log.append(wrong)
+    assert len(whole_log(store)) == 1
+
+    assert store.create(PATHS.log(second.sequence), encode_record(second)), "somebody else writes as this driver"
+    with pytest.raises(ProtocolViolation, match="two writers in one driver"):
+        log.append(first)
 
 
 # -- a storage that fails ------------------------------------------------------------------------------------------
@@ -447,6 +507,15 @@ def test_a_damaged_newest_record_is_never_passed_over(store: ObjectStore) -> Non
         JobLog(store, PATHS).read_newest()
     with pytest.raises(CheckpointDamaged):
         driver(store)
+
+
+def test_a_record_that_has_gone_is_not_passed_over(store: ObjectStore) -> None:
+    log = driver(store)
+    complete(log, 1)
+    store.delete(PATHS.log(1))
+
+    with pytest.raises(CheckpointDamaged, match="though it was there before"):
+        log.read(1)
 
 
 def test_every_flipped_byte_of_a_record_is_noticed_or_without_meaning() -> None:

@@ -117,6 +117,30 @@ class Meanwhile(CountingStore):
         return super().create(path, data)
 
 
+def test_a_record_in_doubt_that_goes_while_it_is_appended_again_is_no_way_back(store: ObjectStore) -> None:
+    class Slow(FlakyStore):
+        """Its second answer to a create comes when the record that was in its way is gone."""
+
+        def create(self, path: str, data: Data) -> bool:
+            created = super().create(path, data)
+            if not created:
+                go_on(driver(store, "new:1"), 30)
+                assert not store.exists(path)
+            return created
+
+    old = JobLog(Slow(store, [FailCall("create", 3, after_effect=True)]), PATHS)
+    old.take_generation("old:1", now=1.0)
+    complete(old, 1)
+    with pytest.raises(StorageError):
+        complete(old, 2)
+    doubt = old.in_doubt
+    assert doubt is not None
+
+    with pytest.raises(Superseded, match="new:1"):
+        old.append(doubt)
+    assert old.in_doubt is None
+
+
 @pytest.mark.parametrize("checkpoints", [0, 1, 5, 30])
 def test_whoever_takes_the_job_over_after_a_long_sleep_takes_it_from_where_it_is(
     store: ObjectStore, checkpoints: int

@@ -25,6 +25,7 @@ from tidegate.storage.log import JobLog
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import open_store
 from tidegate.telling import programs as telling
+from tidegate.telling.failures import describe_error
 from tidegate.telling.plain import PlainDisplay
 from tidegate.testing.runner import run_in_process
 
@@ -59,6 +60,24 @@ def test_a_plain_program_is_told_on_standard_error_what_happens(
     assert "ZeroDivisionError: division by zero, at job.py:7" in lines[2]
     assert lines[3] == "RESTARTING in 1.0 s"
     assert lines[4] == "FINISHED"
+
+
+def test_a_restart_without_a_pause_is_at_once() -> None:
+    view, lines = JobView(), []
+    PlainDisplay(lines.append).launched(client_of(view), planned_sums())
+    view.publish(failed("ValueError: bad", restart_in_s=0.0))
+
+    assert lines[-1].endswith("sums: RESTARTING at once\n")
+
+
+def test_the_line_of_an_error_stands_below_its_place_and_above_what_is_said_then(tmp_path: Path) -> None:
+    program = tmp_path / "job.py"
+    program.write_text("def double(n):\n    return n / 0\n")
+    error = tg.JobFailed(f"ValueError: bad\n  in map, at {program}:2\n  Correct it.", user_line=f"{program}:2")
+
+    assert describe_error(error).splitlines() == [
+        "the job failed: ValueError: bad", f"  in map, at {program}:2", "      return n / 0", "  Correct it.",
+    ]  # fmt: skip
 
 
 def test_where_logging_is_set_up_it_is_told_there(
@@ -100,18 +119,28 @@ def test_the_environment_can_ask_for_quiet(value: str | None, quiet: bool, monke
     assert telling.is_quiet(asked=True)
 
 
-def test_a_refusal_is_a_sentence_with_the_programs_line_and_none_of_our_frames(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("env.execute()", "the job has no sink"),
+        ("env.from_sequence(1, 3).key_by('size')", "key_by: the stream has no field 'size'"),
+        ("env.checkpointing(every='1s')", "checkpoints need a storage"),
+        ("tg.StreamEnvironment('a job')", "'a job'"),
+    ],
+    ids=["at the start", "while it is built", "a setting", "a name"],
+)
+def test_a_refusal_is_a_sentence_with_the_programs_line_and_none_of_our_frames(
+    line: str, words: str, tmp_path: Path
+) -> None:
     program = tmp_path / "job.py"
     program.write_text(
-        "import tidegate as tg\n"
-        "env = tg.StreamEnvironment('job')\n"
-        "env.from_sequence(1, 3, uid='numbers')\n"
-        "env.execute()\n"
+        f"import tidegate as tg\nenv = tg.StreamEnvironment('job')\nenv.from_sequence(1, 3, uid='numbers')\n{line}\n"
     )
     ran = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120)
 
     assert ran.returncode == 1
     assert ran.stderr.startswith("error: ")
+    assert words in ran.stderr
     assert f"at {program}:4" in ran.stderr
     assert "Traceback" not in ran.stderr
     assert "tidegate/" not in ran.stderr
@@ -166,7 +195,7 @@ def test_an_interrupt_while_a_job_is_waited_for_is_a_sentence(capfd: pytest.Capt
     client = JobClient("sums", execution, JobView(), None)  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt) as caught:
         client.wait()
-    telling._say_error(KeyboardInterrupt, caught.value, caught.tb)
+    telling.say_error(KeyboardInterrupt, caught.value, caught.tb)
 
     assert capfd.readouterr().err == f"{telling.INTERRUPTED}\n"
 
@@ -174,7 +203,7 @@ def test_an_interrupt_while_a_job_is_waited_for_is_a_sentence(capfd: pytest.Capt
 def test_other_errors_are_shown_as_python_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         1 / 0  # noqa: B018
-    telling._say_error(ZeroDivisionError, caught.value, caught.tb)
+    telling.say_error(ZeroDivisionError, caught.value, caught.tb)
 
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from rocksdb_kit import AMPLE, NONE, RocksBackends, rocks_backends
+from rocksdb_kit import AMPLE, NONE, RocksBackends, Room, rocks_backends
 from state_kit import MAX_PARALLELISM, backend_for
 
 from tidegate.errors import TypeDeclarationError
@@ -21,6 +21,8 @@ from tidegate.state.declarations import ListState
 from tidegate.state.heap_timers import FEW_ENTRIES, HeapTimers
 from tidegate.state.key_groups import key_group
 from tidegate.state.keys import key_type
+from tidegate.state.rocksdb_cache import ENTRY_BYTES
+from tidegate.state.rocksdb_store import Family
 from tidegate.state.rocksdb_timers import RocksTimers
 from tidegate.state.section_writer import SectionWriter
 from tidegate.state.timers import LONGEST_CHAIN, Timer, TimerQueue
@@ -105,6 +107,7 @@ class World:
 def rocks(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[RocksBackends | None]:
     monkeypatch.setattr(rocksdb_timers, "READ_AT_ONCE", 3)
     monkeypatch.setattr(rocksdb_timers, "MAX_NEAR", 8)
+    monkeypatch.setattr(rocksdb_timers, "WRITTEN_AT_ONCE", 20)
     if request.param == "heap":
         yield None
     else:
@@ -294,3 +297,32 @@ def test_a_million_timers_of_one_key_survive_a_restore(
     assert [timer.timestamp for timer in world.queue.due(500_000)] == [m for m in expected if m <= 500_000]
     world.restore(random.Random(3))
     assert [timer.timestamp for timer in world.queue.due(2**62)] == [m for m in expected if m > 500_000]
+
+
+def test_timers_are_written_a_few_at_a_time_and_wait_for_no_snapshot_while_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rocksdb_timers, "WRITTEN_AT_ONCE", 50)
+    written, write = [], Family.write
+    monkeypatch.setattr(Family, "write", lambda family, rows: (written.append(len(rows)), write(family, rows)))
+    with rocks_backends(Room(0, 300 * ENTRY_BYTES)) as made:
+        backend = made.backend(INT)
+        queue = TimerQueue(backend, EVENT_TIMERS)
+        for moment in range(1_000):
+            queue.register(moment % 3, moment)
+        assert sum(written) >= 900
+        assert max(written) == 50
+        snapshot = backend.snapshot()
+        written.clear()
+        for moment in range(1_000, 1_300):
+            queue.register(1, moment)
+        assert written == []
+        queue.register(1, 1_300)  # there is no room: the snapshot is written first
+        assert written[-1] == 50
+        assert sum(written) >= 50
+        list(snapshot.sections())
+        for moment in range(1_301, 1_400):
+            queue.register(1, moment)
+
+        assert max(written[-60:]) <= 50
+        assert [timer.timestamp for timer in queue.due(2_000)] == list(range(1_400))

@@ -192,6 +192,56 @@ def sums(assigner: tg.WindowAssigner, trigger: tg.Trigger, **options: Any) -> Fu
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(("time", "seconds"), [(1000, [4, 8, 10]), (9000, [10])])
+def test_a_continuous_trigger_fires_at_multiples_within_the_window_and_at_its_end_and_no_more(
+    time: int, seconds: list[int]
+) -> None:
+    running = harness(
+        lambda keyed: keyed.window(tg.TumblingEventTimeWindows("10s"))
+        .trigger(tg.ContinuousEventTimeTrigger("4s"))
+        .allowed_lateness("100s")
+        .reduce(operator.add),
+        via="window", key_by=lambda number: "all", key_type=str, input_type=int,
+    )  # fmt: skip
+    running.process(1, time)
+    fired = [(second, out) for second in range(30) if (out := running.advance_watermark(second * 1000))]
+    assert fired == [(second, [1]) for second in seconds]  # of 9,999 ms the tenth second tells
+    assert running.process(2, 9000) == [3], "late, so at once"
+    assert running.end_input() == []
+
+
+def test_a_continuous_trigger_does_not_go_on_when_input_has_ended() -> None:
+    for assigner in (tg.GlobalWindows(), tg.TumblingEventTimeWindows("1h")):
+        running = sums(assigner, tg.ContinuousEventTimeTrigger("10s"))
+        running.process(1, 5000)
+        assert running.advance_watermark(12_000) == [1]
+        assert running.end_input() == [1, 1], "at the next multiple, and at the window's end"
+
+
+def test_by_the_clock_windows_of_event_time_fire_at_multiples_alone_whenever_their_records_were() -> None:
+    running = sums(
+        tg.TumblingEventTimeWindows("1h"), tg.ContinuousProcessingTimeTrigger("10s"), processing_time=1_700_000_000_000
+    )
+    for number in range(1, 5):
+        assert running.process(number, 8000) == []
+        assert running.advance_processing_time("1s") == []
+    assert running.advance_processing_time("20s") == [10, 10]
+    by_the_clock = sums(tg.TumblingProcessingTimeWindows("15s"), tg.ContinuousProcessingTimeTrigger("10s"))
+    by_the_clock.process(1)
+    assert by_the_clock.advance_processing_time("14s") == [1]
+    assert by_the_clock.advance_processing_time("1s") == [1], "and when the clock closes the window"
+
+
+def test_a_global_window_keeps_its_timers_when_a_job_is_drained_and_goes_on() -> None:
+    running = sums(tg.GlobalWindows(), tg.ContinuousProcessingTimeTrigger("10s"), processing_time=3000)
+    running.process(1)
+    assert running.end_input() == []
+    running.restore(running.snapshot())
+    running.process(2)
+
+    assert running.advance_processing_time("28s") == [3, 3, 3]
+
+
 def test_a_count_trigger_fires_with_all_that_has_come_and_when_purging_begins_anew() -> None:
     keeping, purging = (
         sums(tg.GlobalWindows(), trigger) for trigger in (tg.CountTrigger(2), tg.CountTrigger(2).purging())
@@ -367,6 +417,49 @@ def test_an_exception_of_a_trigger_is_the_users_own() -> None:
 
     with pytest.raises(ZeroDivisionError, match="the trigger's"):
         sums(tg.GlobalWindows(), Broken()).process(1)
+
+
+class CountsOfKeys(tg.ProcessWindowFunction):
+    """Values and maps that are the key's alone."""
+
+    windows = tg.ValueState(int, default=0)
+    sizes = tg.MapState(int, int)
+    own = tg.ValueState(int)
+
+    def __init__(self, uses_own: bool = False) -> None:
+        self.uses_own = uses_own
+
+    def process(self, key: Any, context: tg.WindowContext, elements: list[int], /) -> Any:
+        with context.global_state():
+            self.windows.set(self.windows.get() + 1)
+            self.sizes.put(len(elements), 1 + (self.sizes.get(len(elements)) or 0))
+            yield (len(elements), self.windows.get(), len(self.sizes))
+        if self.uses_own:
+            self.own.set(1)
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@pytest.mark.parametrize("uses_own", [False, True])
+def test_in_sessions_values_and_maps_may_be_the_keys_and_not_the_windows(backend: str, uses_own: bool) -> None:
+    running = harness(
+        lambda keyed: keyed.window(tg.EventTimeSessionWindows("10s"))
+        .trigger(tg.CountTrigger(1))
+        .process(CountsOfKeys(uses_own), returns=tuple[int, int, int]),
+        via="window", key_by=lambda number: "all", key_type=str, input_type=int, backend=backend,
+    )  # fmt: skip
+    assert running.process_many([1, 2], [0, 15_000]) == [(1, 1, 1), (1, 2, 1)]
+    if uses_own:
+        with pytest.raises(tg.ConfigurationError, match="only list, reducing and aggregating state can be merged"):
+            running.process(3, 8000)
+    else:
+        assert running.process(3, 8000) == [(3, 3, 2)]
+
+
+@pytest.mark.parametrize("name", ["contents", "sessions", "timestamps", "trigger_seen"])
+def test_a_state_that_is_called_as_one_of_the_windows_own_is_refused(name: str) -> None:
+    function = type("Own", (tg.ProcessWindowFunction,), {name: tg.ListState(int)})()
+    with pytest.raises(tg.ConfigurationError, match=f"state '{name}' .*windows have one of that name themselves"):
+        windowed(tg.TumblingEventTimeWindows("5s"), lambda windows: windows.process(function, returns=int))
 
 
 @pytest.mark.parametrize(

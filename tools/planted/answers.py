@@ -6,6 +6,7 @@ from planted.kinds import Change, Mutant
 
 ASYNC = ("tests/protocol/test_async_jobs.py", "tests/unit/test_async_harness.py")
 JOINS = ("tests/protocol/test_joins.py",)
+LOOKUPS = ("tests/unit/test_lookup_join.py",)
 
 MUTANTS = (
     Mutant(
@@ -47,14 +48,90 @@ MUTANTS = (
     Mutant(
         "a-barrier-waits-for-a-call",
         "an aligned checkpoint of a full slot does not turn unaligned",
+        (Change("task/answers.py", "return TURNS_AFTER_S if self._operators else None", "return None"),),
+        ASYNC,
+    ),
+    Mutant(
+        "a-savepoint-turns-unaligned",
+        "a full slot puts what stands before a savepoint's barriers into it, and no other program can continue from it",
+        (Change("protocol/slot_machine.py", "if told.order is None and not told.halts:", "if True:"),),
+        ("tests/protocol/test_slot_machine.py", *ASYNC[:1]),
+    ),
+    Mutant(
+        "a-function-that-cannot-be-opened-fails-its-records",
+        "what async_open raises is taken for the failure of a record",
         (
             Change(
-                "task/answers.py",
-                "        if not self._operators:\n            return given_s\n",
-                "        return given_s\n",
+                "task/operators/async_calls.py",
+                "            raise OperatorFailed(self, self._broken) from self._broken\n",
+                "            self._failures.note(None, None, self._broken)\n",
             ),
         ),
-        ASYNC,
+        ASYNC[1:],
+    ),
+    Mutant(
+        "a-keyed-call-keeps-no-operator-state",
+        "the operator state of a keyed asynchronous function is in no checkpoint",
+        (
+            Change(
+                "task/operators/async_state.py", "self.keeper = keeper_for(calls.owner, backend)", "self.keeper = None"
+            ),
+        ),
+        ASYNC[1:],
+    ),
+    Mutant(
+        "who-waits-for-anothers-lookup-gives-up-with-it",
+        "a record that waits for what another has asked is cancelled when that one's time is over",
+        (
+            Change(
+                "functions/lookups.py",
+                "if not future.cancelled() or _is_being_cancelled():",
+                "if True:",
+            ),
+        ),
+        LOOKUPS,
+    ),
+    Mutant(
+        "two-queries-on-one-connection",
+        "a lookup does not wait for the thread of one that was given up",
+        (
+            Change(
+                "connectors/database/table_lookup.py",
+                "            await self._is_idle()\n            self._running",
+                "            self._running",
+            ),
+        ),
+        LOOKUPS,
+    ),
+    Mutant(
+        "a-record-is-in-two-pairs",
+        "the function of a join is given the same object for several pairs",
+        (Change("task/operators/keyed_join.py", "copy(row) if id(row) in seen else", "row if id(row) in seen else"),),
+        JOINS,
+    ),
+    Mutant(
+        "a-moment-by-way-of-a-float",
+        "the milliseconds of a datetime are reckoned with seconds as a float",
+        (
+            Change(
+                "functions/watermarks.py",
+                "    return (plain - datetime(1970, 1, 1)) // timedelta(milliseconds=1)\n",
+                "    return int((plain - datetime(1970, 1, 1)).total_seconds() * 1000)\n",
+            ),
+        ),
+        ("tests/unit/test_durations.py",),
+    ),
+    Mutant(
+        "idleness-swallows-a-watermark",
+        "who says how far it is, and then that it is idle, has said the latter alone",
+        (
+            Change(
+                "task/operators/timestamps.py",
+                "[] if output.watermark is None else [output.watermark]",
+                "[] if output.watermark is None or output.idle else [output.watermark]",
+            ),
+        ),
+        ("tests/protocol/test_watermark_generators.py",),
     ),
     Mutant(
         "a-failing-call-has-emitted",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from planted.kinds import Change, Mutant
 
-SLOT_MACHINE = "tests/protocol/test_slot_machine.py"
 ATTEMPT = "tests/protocol/test_attempt.py"
 CHECKPOINTING = "tests/protocol/test_checkpointing.py"
 CONNECTOR_TABLES = "tests/unit/test_connector_tables.py"
+CONTROL_TLS = "tests/unit/test_control_tls.py"
 CREDIT = "tests/protocol/test_credit.py"
 DAMAGE_AND_TAKEOVER = "tests/protocol/test_damage_and_takeover.py"
 EVOLUTION = "tests/protocol/test_evolution.py"
@@ -17,8 +17,10 @@ LIFECYCLE_AT_A_STOP = "tests/protocol/test_lifecycle_at_a_stop.py"
 LOCAL_COPIES = "tests/unit/test_local_copies.py"
 PLAN = "tests/unit/test_plan.py"
 SAVEPOINT_JOBS = "tests/protocol/test_savepoint_jobs.py"
+SEALED_FRAMES = "tests/unit/test_sealed_frames.py"
 SHARED_STATE = "tests/protocol/test_shared_state.py"
 SLOT = "tests/protocol/test_slot.py"
+SLOT_MACHINE = "tests/protocol/test_slot_machine.py"
 STATE_TTL = "tests/unit/test_state_ttl.py"
 STOPPING = "tests/protocol/test_stopping.py"
 STORAGE_LOG = "tests/unit/test_storage_log.py"
@@ -29,8 +31,8 @@ WIRE = "tests/unit/test_wire.py"
 
 MUTANTS = (
     Mutant(
-        "records-behind-a-suspend",
-        "slots continue behind the savepoint of a stop",
+        "records-after-a-suspend",
+        "slots continue after the savepoint of a stop",
         (
             Change(
                 "protocol/checkpoint_events.py",
@@ -53,7 +55,7 @@ MUTANTS = (
         (f"{SAVEPOINT_JOBS}::test_a_snapshot_is_never_given_the_id_of_a_savepoint",),
     ),
     Mutant(
-        "savepoint-with-nothing-behind-it",
+        "savepoint-with-nothing-after-it",
         "a savepoint stands before a checkpoint commits what sinks have prepared for it",
         (
             Change(
@@ -104,7 +106,7 @@ MUTANTS = (
     ),
     Mutant(
         "no-holding-back",
-        "frames behind a barrier are processed before the other barriers have come",
+        "frames after a barrier are processed before the other barriers have come",
         (Change("task/slot.py", "        if frame.sender in self._input.held_channels:\n", "        if False:\n"),),
         (SLOT,),
     ),
@@ -293,8 +295,8 @@ MUTANTS = (
         (UNALIGNED_SLOT,),
     ),
     Mutant(
-        "behind-the-barrier-in-the-cut",
-        "records that came behind a channel's barrier are in the cut",
+        "after-the-barrier-in-the-cut",
+        "records that came after a channel's barrier are in the cut",
         (
             Change(
                 "task/capture.py",
@@ -384,12 +386,54 @@ MUTANTS = (
         "frames of anybody are accepted",
         (
             Change(
-                "wire/frame.py",
-                "        return hmac.compare_digest(self.make(header, flags, payload), seal)\n",
-                "        return True\n",
+                "wire/seal.py",
+                "        except InvalidTag:\n            return None\n",
+                "        except InvalidTag:\n            pass\n",
             ),
         ),
         (WIRE,),
+    ),
+    Mutant(
+        "frames-in-any-order",
+        "frames that were repeated or put into another order are accepted",
+        (Change("wire/frame.py", "        if frame.sequence != due:\n", "        if frame.sequence < 0:\n"),),
+        (SEALED_FRAMES,),
+    ),
+    Mutant(
+        "one-key-for-all-channels",
+        "a frame of one channel opens on another",
+        (
+            Change(
+                "wire/seal.py",
+                '            key = hmac.digest(self._key, _CHANNEL.pack(*place), "sha256")\n',
+                "            key = self._key\n",
+            ),
+        ),
+        (SEALED_FRAMES,),
+    ),
+    Mutant(
+        "any-certificate",
+        "a slot speaks to whoever answers at the coordinator's address",
+        (
+            Change(
+                "wire/tls.py",
+                "    return shown is not None and hmac.compare_digest(hashlib.sha256(shown).hexdigest(), fingerprint)\n",
+                "    return shown is not None\n",
+            ),
+        ),
+        (CONTROL_TLS,),
+    ),
+    Mutant(
+        "a-second-worker-with-the-same-keys",
+        "a slot that was lost may call again in its attempt, and seals other frames under the same numbers",
+        (
+            Change(
+                "coordinator/server.py",
+                "        self._called.add(slot)\n",
+                "        self._called = {*self._writers, slot}\n",
+            ),
+        ),
+        (CONTROL_TLS,),
     ),
     Mutant(
         "increment-over-an-unconfirmed-one",
@@ -445,9 +489,8 @@ MUTANTS = (
         (
             Change(
                 "state/rocksdb_lists.py",
-                "        return live_elements(cell, now_ms)\n",
-                "        kept, entries, expired = live_elements(cell, now_ms)\n"
-                "        return (None if expired else kept), entries, expired\n",
+                "                change.rewritten[part] = live\n",
+                "                change.rewritten[part] = None\n",
             ),
         ),
         (STATE_TTL,),
@@ -482,7 +525,7 @@ MUTANTS = (
         (
             Change(
                 "protocol/credit.py",
-                "            self._waiting[sender] = self._early.pop(sender)\n",
+                "            self._called[sender] = self._early.pop(sender)\n",
                 "            del self._early[sender]\n",
             ),
         ),

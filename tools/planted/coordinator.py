@@ -8,8 +8,47 @@ TEXT = "tests/unit/test_control_text.py"
 PIECES = "tests/unit/test_control_pieces.py"
 ASKS = "tests/unit/test_asks_are_answered.py"
 SHORT_LOG = "tests/unit/test_storage_short_log.py"
+AUTOSCALING = "tests/protocol/test_autoscaling.py"
+LEAVING = "tests/protocol/test_leaving.py"
+STORED_PARTS = "tests/unit/test_stored_parts.py"
 
 MUTANTS = (
+    Mutant(
+        "fewer-at-once",
+        "a job that has little to do for a minute is made smaller at once",
+        (
+            Change(
+                "protocol/autoscaling.py",
+                "        if now - self._watched_since < self._down_wait_s:\n",
+                "        if False:\n",
+            ),
+        ),
+        (AUTOSCALING,),
+    ),
+    Mutant(
+        "more-without-a-window",
+        "a vertex is given more subtasks by what it did while it started",
+        (Change("protocol/autoscaling.py", "if self._samples[0].at > now - self.policy.window_s:", "if False:"),),
+        (AUTOSCALING,),
+    ),
+    Mutant(
+        "two-moves",
+        "a job that is moving away from an executor is asked to move again",
+        (Change("protocol/leaving.py", "        if self.state is S.MOVING:\n            return []\n", ""),),
+        (LEAVING,),
+    ),
+    Mutant(
+        "key-groups-at-the-end",
+        "a slot that is restored is not given a file whose key groups begin before its own",
+        (
+            Change(
+                "coordinator/stored_parts.py",
+                "if there.start < groups.stop and groups.start < there.stop",
+                "if groups.start <= there.start < groups.stop",
+            ),
+        ),
+        (STORED_PARTS,),
+    ),
     Mutant(
         "nobody-looks-again",
         "a record that is created where an old one was deleted is taken for the newest",

@@ -8,6 +8,9 @@ _UNSETTLED = ("tests/unit/test_rocksdb_unsettled.py",)
 _THREADS = ("tests/unit/test_heap_increment_threads.py",)
 _TIMERS = ("tests/unit/test_timer_queue.py",)
 _SIZES = ("tests/unit/test_state_section_sizes.py",)
+_RESTORED_RUNS = ("tests/unit/test_runs.py", "tests/unit/test_runs_model.py")
+_RUNS = ("tests/unit/test_runs.py",)
+_BACKEND = ("tests/unit/test_rocksdb_backend.py",)
 _RUNS = ("tests/unit/test_runs.py",)
 _MODEL = ("tests/unit/test_state_model.py",)
 
@@ -20,12 +23,12 @@ MUTANTS = (
     ),
     Mutant(
         "swept-under-a-snapshot",
-        "what has expired is swept while a snapshot is not written, which may hold something newer",
+        "what has expired is swept, though a snapshot has taken over something newer that is not written",
         (
             Change(
-                "state/rocksdb.py",
-                "        if not self._swept or not self._store.is_settled:\n",
-                "        if not self._swept:\n",
+                "state/hot_table.py",
+                "            newer = [self.dirty, *(changed.known for changed in self.cold.pending)]  # before the runs\n",
+                "            newer = [self.dirty]\n",
             ),
         ),
         _MODEL,
@@ -43,25 +46,13 @@ MUTANTS = (
         _MODEL,
     ),
     Mutant(
-        "map-entry-past-a-snapshot",
-        "an entry of a map is looked up in the rows, though a snapshot has its newest value and has not written it",
+        "rows-past-a-snapshot",
+        "lists and maps are read from the runs, though a snapshot has not written what is newest of them",
         (
             Change(
-                "state/rocksdb_maps.py",
-                "            for changes in (self._dirty, self.handed_over):\n",
-                "            for changes in (self._dirty,):\n",
-            ),
-        ),
-        _UNSETTLED,
-    ),
-    Mutant(
-        "map-walk-past-a-snapshot",
-        "a map is walked without what a snapshot has taken over",
-        (
-            Change(
-                "state/rocksdb_maps.py",
-                "        changes = [change for change in (self.handed_over.get(key), self._dirty.get(key)) if change",
-                "        changes = [change for change in (None, self._dirty.get(key)) if change",
+                "state/hot_table.py",
+                "        changes = [self.dirty, *(changed.known for changed in self.cold.pending)]\n",
+                "        changes = [self.dirty]\n",
             ),
         ),
         _UNSETTLED,
@@ -72,7 +63,7 @@ MUTANTS = (
         (
             Change(
                 "state/rocksdb_values.py",
-                "            found = self.handed_over.get(key, MISSING)\n",
+                "            found = self._pending(key) if self.cold.pending else MISSING\n",
                 "            found = MISSING\n",
             ),
         ),
@@ -84,20 +75,8 @@ MUTANTS = (
         (
             Change(
                 "state/rocksdb_values.py",
-                "            kept = handed_over.get(key, MISSING)\n",
-                "            kept = MISSING\n",
-            ),
-        ),
-        _UNSETTLED,
-    ),
-    Mutant(
-        "list-past-a-snapshot",
-        "a list lacks the elements that a snapshot has taken over",
-        (
-            Change(
-                "state/rocksdb_lists.py",
-                "        for newer in (handed_over, change):\n            if newer is not None:\n",
-                "        for newer in (change,):\n            if newer is not None:\n",
+                "            unknown |= found\n            stored = [key for key in stored if key not in found]\n",
+                "",
             ),
         ),
         _UNSETTLED,
@@ -108,11 +87,34 @@ MUTANTS = (
         (
             Change(
                 "state/rocksdb_lists.py",
-                "            self._wrote(self._size_of(elements))\n        return elements\n",
-                "        return elements\n",
+                "            self._change(key, ListChange(self._new_part(), True, list(elements)))\n",
+                "            self.dirty[key] = ListChange(self._new_part(), True, list(elements))\n",
             ),
         ),
         _UNSETTLED,
+    ),
+    Mutant(
+        "read-ahead-and-never-forgotten",
+        "what was read ahead of a list or map is taken for all of it, though it has changed since, and that is written",
+        (Change("state/hot_table.py", "            del self._ahead[key]\n", "            pass\n"),),
+        _BACKEND,
+    ),
+    Mutant(
+        "written-ahead-out-of-order",
+        "of several sets of changes that are to be written the newest is written first",
+        (
+            Change(
+                "state/cold.py",
+                "                self._write(self.pending[-1])\n",
+                "                self._write(self.pending[0])\n",
+            ),
+            Change(
+                "state/cold.py",
+                "            self.pending = self.pending[:-1]\n",
+                "            self.pending = self.pending[1:]\n",
+            ),
+        ),
+        _RUNS,
     ),
     Mutant(
         "base-released-while-compared",
@@ -292,7 +294,7 @@ MUTANTS = (
     Mutant(
         "gone-keys-come-back",
         "a merge forgets that a key is gone, though an older run has it",
-        (Change("state/cold.py", "is_oldest = due[-1] is self.runs[-1]", "is_oldest = True"),),
+        (Change("state/tiers.py", "is_oldest = due[-1] is self.runs[-1]", "is_oldest = True"),),
         _RUNS,
     ),
     Mutant(
@@ -301,8 +303,8 @@ MUTANTS = (
         (
             Change(
                 "state/run_files.py",
-                "columns = read_columns(folder / name).within(first, last)\n                if",
-                "columns = read_columns(folder / name)\n                if",
+                "    within = columns.within(*order_range(groups, max_parallelism)) if groups else columns.slice(0, 0)\n",
+                "    within = columns\n",
             ),
         ),
         _RUNS,
@@ -310,7 +312,13 @@ MUTANTS = (
     Mutant(
         "two-merges-at-a-time",
         "what is written while runs are merged is merged at once, and both take the same run",
-        (Change("state/cold.py", "            return  # it looks again", "            pass  # it looks again"),),
+        (
+            Change(
+                "state/tiers.py",
+                "        runs = tuple(takewhile(lambda run: run not in taken, self.runs))\n",
+                "        runs = self.runs\n",
+            ),
+        ),
         _RUNS,
     ),
     Mutant(
@@ -330,5 +338,41 @@ MUTANTS = (
             ),
         ),
         ("tests/unit/test_rocksdb_backend.py",),
+    ),
+    Mutant(
+        "rows-of-others-come-back",
+        "the next checkpoint says of a file that was taken over in part that all of it counts",
+        (
+            Change(
+                "state/runs.py",
+                "        return self.name if counting is None else (self.name, counting.start, counting.stop - 1)\n",
+                "        return self.name\n",
+            ),
+        ),
+        _RESTORED_RUNS,
+    ),
+    Mutant(
+        "one-name-for-two-files",
+        "files that two old subtasks bring keep their names, which may be the same",
+        (Change("state/run_files.py", "(name if keep_names else new_name())", "name"),),
+        _RESTORED_RUNS,
+    ),
+    Mutant(
+        "merge-in-steps-of-one-run",
+        "how much is merged at once is measured in one of the runs, and others have their rows elsewhere",
+        (
+            Change(
+                "state/runs.py",
+                "chain.from_iterable(_every(apart, run) for run in runs)",
+                "_every(apart, max(runs, key=lambda run: run.rows))",
+            ),
+        ),
+        _RUNS,
+    ),
+    Mutant(
+        "two-zeros-two-keys",
+        "windows over columns take 0.0 and -0.0 for two keys",
+        (Change("state/key_columns.py", '    if key_type.name == "float":\n', "    if False:\n"),),
+        ("tests/unit/test_column_windows.py",),
     ),
 )

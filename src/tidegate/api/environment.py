@@ -5,28 +5,24 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegate.api.building import Asked, StreamInput, add_operator, declared_type
 from tidegate.api.built_jobs import BuiltJob
+from tidegate.api.job_settings import JobSettings, by_program
 from tidegate.api.streams import DataStream
-from tidegate.api.user_line import calling_line
-from tidegate.config import SETTINGS, JobConfig
+from tidegate.api.uncaught import say_errors_in_words
+from tidegate.config import JobConfig
 from tidegate.connectors.collection import Collection
 from tidegate.connectors.contract import Source
 from tidegate.connectors.sequence import NumberSequence
-from tidegate.durations import Duration
 from tidegate.errors import ConfigurationError
 from tidegate.graph.logical import MAIN_OUTPUT, LogicalGraph
 from tidegate.graph.specs import SourceSpec
 from tidegate.overrides import current_launcher, current_overrides
-from tidegate.settings.choices import ClaimMode, Retention
-from tidegate.settings.declaring import Origin, SetBy, Told
-from tidegate.sizes import Size
+from tidegate.settings.declaring import Told
 from tidegate.storage.paths import JobPaths
-from tidegate.storage.store import DRIVER_MEMORY
 from tidegate.types import record_type
 
 if TYPE_CHECKING:
@@ -37,7 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class StreamEnvironment:
+class StreamEnvironment(JobSettings):
     """A job: its name, its operators, its settings.
 
         env = tg.StreamEnvironment("word-count", parallelism=2)
@@ -58,6 +54,7 @@ class StreamEnvironment:
         master: str | None = None,
         spark_conf: dict[str, str] | None = None,
     ) -> None:
+        say_errors_in_words()
         JobPaths(name)  # refuses a name that cannot be a folder
         if not isinstance(parallelism, int) or parallelism < 1:
             raise ConfigurationError(f"parallelism must be a positive integer, not {parallelism!r}")
@@ -66,7 +63,7 @@ class StreamEnvironment:
         self._spark = spark
         self._spark_conf = dict(spark_conf or {})
         self._graph = LogicalGraph()
-        self._config = JobConfig() if master is None else JobConfig().told({"master": Told(master, _program())})
+        self._config = JobConfig() if master is None else JobConfig().told({"master": Told(master, by_program())})
         self._crash_points: Any = None  #: set by tidegate.testing
         self._built = BuiltJob(name)
 
@@ -88,196 +85,6 @@ class StreamEnvironment:
         if not isinstance(parallelism, int) or parallelism < 1:
             raise ConfigurationError(f"parallelism must be a positive integer, not {parallelism!r}")
         self._parallelism = parallelism
-        return self
-
-    # -- settings -----------------------------------------------------------------------------------------------------
-
-    def checkpointing(
-        self,
-        *,
-        every: Duration | None = None,
-        storage: str | None = None,
-        mode: str | None = None,
-        unaligned: bool | None = None,
-        aligned_timeout: Duration | None = None,
-        timeout: Duration | None = None,
-        min_pause: Duration | None = None,
-        max_concurrent: int | None = None,
-        tolerable_failures: int | None = None,
-        retained: int | None = None,
-        resume: str | None = None,
-        allow_dropped_state: bool | None = None,
-        claim: bool | None = None,
-        savepoints: str | None = None,
-        delete_on_cancel: bool | None = None,
-    ) -> StreamEnvironment:
-        """Checkpoint the job every so often into `storage` (file:///..., s3://..., gs://..., az://...).
-
-        What is not named stays as it is: as an earlier call has said it, or as docs/configuration.md lists it.
-
-        `resume="latest"` continues where the last run left off, if there was one; a path or "chk-17" continues from that
-        checkpoint or savepoint, wherever it is. Without it, a folder in which the job has run before is refused.
-        `claim=True`: what it continues from becomes the job's own, which deletes it once newer checkpoints replace it.
-
-        `savepoints` is where savepoints go that name no place. `delete_on_cancel=True`: a canceled job keeps no checkpoints.
-
-        `unaligned=True`: barriers overtake records, which become part of the checkpoint; for jobs under back-pressure. With
-        `aligned_timeout` a checkpoint starts aligned and overtakes only when it takes longer. `mode="at-least-once"`
-        never holds records back: some may be counted twice after a failure.
-
-            >>> env = tg.StreamEnvironment("orders").checkpointing(every="10s", storage="file:///tmp/orders", retained=3)
-        """
-        return self._tell(
-            "checkpointing",
-            every=every,
-            storage=storage,
-            mode=mode,
-            unaligned=unaligned,
-            aligned_timeout=aligned_timeout,
-            timeout=timeout,
-            min_pause=min_pause,
-            max_concurrent=max_concurrent,
-            tolerable_failures=tolerable_failures,
-            retained=retained,
-            resume=resume,
-            allow_dropped_state=allow_dropped_state,
-            claim=_one_of(claim, ClaimMode.CLAIM, ClaimMode.NO_CLAIM),
-            savepoints=savepoints,
-            delete_on_cancel=_one_of(delete_on_cancel, Retention.DELETE, Retention.RETAIN),
-        )
-
-    def enable_checkpointing(self, interval: int, mode: str = "exactly-once") -> StreamEnvironment:
-        """As PyFlink says it: every so many milliseconds. Where `checkpointing(storage=...)` has named no storage they are kept
-        in the driver's memory, as Flink does: enough for restarts, gone with the driver.
-
-            >>> env = env.enable_checkpointing(1000)
-        """
-        every = timedelta(milliseconds=interval)
-        return self.checkpointing(every=every, mode=mode, storage=self._config.storage or DRIVER_MEMORY)
-
-    def state_backend(
-        self,
-        kind: str | None = None,
-        *,
-        incremental: bool | None = None,
-        memory: Size | None = None,
-        folder: str | None = None,
-        local_recovery: bool | None = None,
-    ) -> StreamEnvironment:
-        """Where keyed state lives: "hashmap" or "heap", the workers' memory (the default), or "rocksdb", their local disks.
-
-        `incremental`: checkpoints store only what has changed since the last one; by default RocksDB's do. `memory` is what
-        RocksDB and the values in use may take in a slot, "256mb" unless told otherwise, `folder` where its files are, on each
-        executor's local disk.
-
-        `local_recovery`: checkpoints are kept in `folder` too, and after a failure a slot reads from there what is there and
-        intact. It saves the way to storage, and costs disk space: links for RocksDB, up to twice the state for the heap.
-
-            >>> env = env.state_backend("rocksdb", memory="512mb", local_recovery=True)
-        """
-        return self._tell(
-            "state_backend",
-            kind=kind,
-            incremental=incremental,
-            memory=memory,
-            folder=folder,
-            local_recovery=local_recovery,
-        )
-
-    def restart_strategy(
-        self,
-        kind: str,
-        *,
-        attempts: int | None = None,
-        delay: Duration | None = None,
-        max_delay: Duration | None = None,
-        max_failures: int | None = None,
-        interval: Duration | None = None,
-        reset_after: Duration | None = None,
-    ) -> StreamEnvironment:
-        """ "exponential-delay" (the default with checkpoints; the first restart waits 0), "fixed-delay", "failure-rate" or
-        "none". What is not named is as docs/configuration.md lists it for that strategy.
-
-            >>> env = env.restart_strategy("fixed-delay", attempts=3, delay="5s")
-        """
-        return self._tell(
-            "restart_strategy",
-            kind=kind,
-            attempts=attempts,
-            delay=delay,
-            max_delay=max_delay,
-            max_failures=max_failures,
-            interval=interval,
-            reset_after=reset_after,
-        )
-
-    def buffer_timeout(self, timeout: Duration) -> StreamEnvironment:
-        """How long a record may wait for others to share its frame. Lower: quicker; higher: more throughput.
-
-        >>> env = env.buffer_timeout("100ms")
-        """
-        return self._tell("buffer_timeout", timeout=timeout)
-
-    def object_reuse(self, reuse: bool = True) -> StreamEnvironment:
-        """Functions hand records on as they are, not as copies, as in Flink. Right where no function changes a record that
-        another one, or it itself, still holds; what it saves is in docs/guarantees.md.
-
-            >>> env = env.object_reuse()
-        """
-        return self._tell("object_reuse", reuse=reuse)
-
-    def on_term(self, how: str, *, timeout: Duration | None = None) -> StreamEnvironment:
-        """What SIGTERM, as supervisors send it, ends the job with: a "checkpoint" (the default), a "savepoint", or "cancel":
-        neither. After `timeout`, 25 seconds unless told otherwise, the program ends in any case.
-
-            >>> env = env.on_term("savepoint", timeout="1min")
-        """
-        return self._tell("on_term", how=how, timeout=timeout)
-
-    def type_checks(self, rows: str) -> StreamEnvironment:
-        """Which rows are held against the type that their stream declares, where they leave their function: the "first"
-        thousand of each output of each subtask (the default, at no cost after them), "all", or "none".
-
-            >>> env = env.type_checks("all")
-        """
-        return self._tell("type_checks", rows=rows)
-
-    def executor_python(
-        self,
-        *,
-        files: Iterable[str] | None = None,
-        archives: Iterable[str] | None = None,
-        executable: str | None = None,
-    ) -> StreamEnvironment:
-        """What the executors of a cluster need beside Tidegate and the program's own modules, which are shipped in any case.
-
-        `files`: modules, packages, folders, wheels, zips. `archives`: "env.tar.gz#env", unpacked in each executor's working
-        folder. `executable`: their Python, like "./env/bin/python". For sessions that Tidegate makes.
-
-            >>> env = env.executor_python(files=["lib/"], archives=["env.tar.gz#env"], executable="./env/bin/python")
-        """
-        return self._tell("executor_python", files=files, archives=archives, executable=executable)
-
-    def in_flight_target(self, target: Duration | None) -> StreamEnvironment:
-        """How long what is under way through the job may take, from a source to the last slot, where a slot cannot keep up;
-        "1s" unless told otherwise. An aligned checkpoint under back-pressure takes about so long. None: no target, and
-        the buffers alone decide.
-
-            >>> env = env.in_flight_target("500ms")
-        """
-        self._config = self._config.told({"debloat": Told(target is not None, _program())})
-        return self._tell("in_flight_target", target=target)
-
-    def _tell(self, method: str, **said: Any) -> StreamEnvironment:
-        """What the program says by a method's keywords; None: nothing. :raises ConfigurationError: at the user's line."""
-        told = {}
-        for keyword, value in said.items():
-            if value is not None:
-                setting = _SAID_BY[f"{method}({keyword})"]
-                told[setting.name] = Told(setting.kind.from_program(value, f"{method}({keyword}=...)"), _program())
-        config = self._config.told(told)
-        config.validate()
-        self._config = config
         return self
 
     # -- sources ------------------------------------------------------------------------------------------------------
@@ -361,10 +168,8 @@ class StreamEnvironment:
         """
         from tidegate.launch import Program, launch
         from tidegate.ports import NoCrashPoints
-        from tidegate.telling.programs import say_errors_in_words
 
         self._built.taken_up = True
-        say_errors_in_words()
         if job_name is not None:
             JobPaths(job_name)  # refuses a name that cannot be a folder
             self.name = job_name
@@ -387,7 +192,7 @@ class StreamEnvironment:
         >>> env.checkpointing(every="10s", storage="file:///tmp/orders").config().interval_s
         10.0
         """
-        config = self._config if resume is None else self._config.told({"resume": Told(resume, _program())})
+        config = self._config if resume is None else self._config.told({"resume": Told(resume, by_program())})
         return current_overrides()(config)
 
     @property
@@ -412,16 +217,5 @@ class StreamEnvironment:
         self._built.taken_up = True
         return explain_plan(plan_job(self.name, self._graph, self.parallelism))
 
-
-def _program() -> Origin:
-    return Origin(SetBy.PROGRAM, str(calling_line()))
-
-
-def _one_of(said: bool | None, yes: T, no: T) -> T | None:
-    """A setting of two words that a program says with a flag."""
-    return None if said is None else yes if said else no
-
-
-_SAID_BY = {setting.said_by: setting for setting in SETTINGS.values() if setting.said_by}
 
 StreamExecutionEnvironment = StreamEnvironment  #: as PyFlink calls it

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidegate.api.building import Asked, EdgePlan, declared_type
 from tidegate.api.keys import joined_selectors, key_column_types, make_key_selector
 from tidegate.api.transformable import Transformable, returned_type
-from tidegate.durations import Duration, seconds
+from tidegate.durations import Duration, duration_ms
 from tidegate.errors import ConfigurationError, GraphError, TypeDeclarationError
 from tidegate.functions.column_joins import declare_column_join
 from tidegate.functions.joins import LATE, KeyedJoin, interval_join, temporal_join
@@ -190,7 +190,7 @@ def _moment(get: Callable[[Any], Any]) -> Callable[[Any], int]:
 def signed_ms(duration: Duration, what: str) -> int:
     """:raises ConfigurationError: naming `what`, for anything that is not a duration, with or without a sign."""
     if isinstance(duration, timedelta):
-        return round(duration.total_seconds() * 1000)
+        return round(duration / timedelta(milliseconds=1))
     if isinstance(duration, str) and (signed := re.fullmatch(r"\s*-(.*)", duration)):
-        return -round(seconds(signed[1], what) * 1000)
-    return round(seconds(duration, what) * 1000)
+        return -duration_ms(signed[1], what)
+    return duration_ms(duration, what)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tidegate.api.building import Asked, EdgePlan, add_operator, named
-from tidegate.api.expressions import filter_spec, is_expression
+from tidegate.api.expressions import filter_spec, is_expression, refused
 from tidegate.functions.class_form import FilterFunction, FlatMapFunction, MapFunction
+from tidegate.functions.failed_records import OnError, on_error_of
 from tidegate.graph import specs
 from tidegate.graph.logical import MAIN_OUTPUT
 from tidegate.types import RecordType, record_type, return_annotation_of
@@ -44,6 +45,8 @@ class Transformable:
         spec: specs.Spec
         if operation == "filter" and is_expression(function):
             records = self._upstream._type
+            if on_error_of(asked.on_error) is not OnError.FAIL:
+                raise refused("filter", "an expression works on whole columns, so on_error= is for functions alone")
             return self._apply(filter_spec(function, records), "filter", records, asked)
         if isinstance(function, in_class_form):
             spec, hook = self._class_form(function), getattr(function, operation)

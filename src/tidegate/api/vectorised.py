@@ -27,7 +27,7 @@ def why_row_by_row(records: RecordType, key: KeySelector, value_type: Any, opera
     if key.fields is None:
         return RowByRow(
             "its key is computed by a function",
-            "name the field, as in key_by('name') or key_by(0); what is no field can be made one by with_columns",
+            "name the field, as in key_by('name') or key_by(0); what is not a field can be made one by with_columns",
         )
     if column_type(key.key_type()) is None:
         return RowByRow(

@@ -56,7 +56,8 @@ class WindowJoin(_WindowedPair):
     ) -> DataStream[Any]:  # fmt: skip
         """`function(left, right)` gives the record of each pair; None stands for a partner that there is not."""
         out = returned_type(declared_type(returns, output_type), function, False)
-        return self._made(Joined(function, self._how), out, Asked(uid, name, parallelism, max_parallelism))
+        types = self._left._type, self._right._type
+        return self._made(Joined(function, types, self._how), out, Asked(uid, name, parallelism, max_parallelism))
 
     def columns(
         self, *, uid: str | None = None, name: str | None = None, parallelism: int | None = None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from tidegate.api.building import Asked, need_instance
-from tidegate.durations import Duration, seconds
+from tidegate.durations import Duration, duration_ms
 from tidegate.errors import ConfigurationError
 from tidegate.functions.evictors import Evictor
 from tidegate.functions.process import OutputTag
@@ -94,7 +94,7 @@ class WindowSettings:
             raise ConfigurationError(
                 f'allowed_lateness: {lateness!r} is negative: a window cannot close before its end. Give "0s" or more.'
             )
-        return self._with(lateness_ms=int(seconds(lateness, "allowed_lateness") * 1000))
+        return self._with(lateness_ms=duration_ms(lateness, "allowed_lateness"))
 
     def _with(self, **changes: Any) -> Self:
         changed = copy(self)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, overload
 
+import pyarrow.types as pat
 from typing_extensions import TypeVar
 
 from tidegate.api.aggregates import AggregateFunction
@@ -27,7 +28,7 @@ from tidegate.graph.logical import MAIN_OUTPUT
 from tidegate.state.canonical_rows import column_type
 from tidegate.state.declarations import AggregatingState, Declaration, ListState, ReducingState
 from tidegate.state.keys import TupleKey
-from tidegate.types import RecordType, record_type, stored_annotation
+from tidegate.types import RecordType, field_type, record_type, stored_annotation
 
 if TYPE_CHECKING:
     from tidegate.api.keyed import KeyedStream
@@ -181,6 +182,11 @@ class WindowedStream(WindowSettings, Generic[K, T]):
                 "aggregate with columns needs a key of one type: say it in key_by(..., key_type=str)"
             )
         key_types = list(column.arrow) if len(key_names) > 1 else [column.arrow]
+        if any(pat.is_nested(getattr(each, "type", each)) for each in key_types):
+            raise ConfigurationError(
+                f"aggregate with columns needs a key of one value, or a tuple of several values, and this one is "
+                f"{key.key_type().name}. Take it apart: key_by(...) a tuple of its parts."
+            )
         assert stream._type.schema is not None
         windows = declare_columns(
             assigner=options.assigner,
@@ -198,7 +204,7 @@ class WindowedStream(WindowSettings, Generic[K, T]):
         return WindowResults.of(stream._env, uid, out, options.late, stream._type)
 
     def _check_for_columns(self, aggregates: dict[str, ColumnAggregate]) -> None:
-        options = self._options
+        options, records = self._options, self._keyed._stream._type
         if not aggregates:
             raise GraphError(
                 'aggregate needs an AggregateFunction, or columns: aggregate(n=tg.count(), top=tg.max("price"))'
@@ -208,6 +214,13 @@ class WindowedStream(WindowSettings, Generic[K, T]):
                 f"aggregate with columns takes tumbling, sliding, cumulative and session windows, not {options.assigner!r}: "
                 "give an AggregateFunction, or use process_batches"
             )
+        for name, aggregate in aggregates.items():
+            for column in aggregate.columns if getattr(aggregate, "compares", False) else ():
+                if column in records.field_names and _is_decimal(records, column):
+                    raise ConfigurationError(
+                        f"aggregate({name}={aggregate!r}): a Decimal is text in its column, which compares 9 above 10 and "
+                        "1.0 beside 1.00. Give an AggregateFunction, or a column of pa.decimal128(...)."
+                    )
         if options.trigger is not None or options.evictor is not None:
             raise ConfigurationError(
                 "aggregate with columns puts windows out when they close: with a trigger or an evictor give an "
@@ -263,6 +276,11 @@ class WindowedStream(WindowSettings, Generic[K, T]):
                 f"{type(function).__name__}: the function of a window keeps state of its windows and keys alone. What belongs "
                 "to the whole subtask goes into a KeyedProcessFunction."
             )
+
+
+def _is_decimal(records: RecordType, column: str) -> bool:
+    declared = field_type(records, column)
+    return declared is not None and declared.name in ("Decimal", "optional[Decimal]")
 
 
 def key_names_of(key: KeySelector) -> list[str]:

@@ -31,7 +31,7 @@ from tidegate.config import JobConfig
 from tidegate.console import printing_through
 from tidegate.coordinator.observing import AttemptStarted, JobEvent
 from tidegate.graph.plan import JobPlan
-from tidegate.telling.wording import counted, how_long_whole
+from tidegate.wording import counted, how_long_whole
 
 log = logging.getLogger("tidegate.cli")
 

@@ -24,7 +24,7 @@ from tidegate.storage.anywhere import reaching_anywhere
 from tidegate.storage.log import JobLog, LogKind, LogRecord
 from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import ObjectStore, StorageNotFound, open_store
-from tidegate.telling.wording import counted, how_big, how_long_whole
+from tidegate.wording import counted, how_big, how_long_whole
 
 MAX_RECORDS = 500  #: of a job's log that are read, the newest
 _STATES = {LogKind.FINISHED: "FINISHED", LogKind.CANCELED: "CANCELED", LogKind.FAILED: "FAILED"}

@@ -17,7 +17,7 @@ from tidegate.errors import ConfigurationError, TidegateError
 from tidegate.savepoints.reading import Savepoint, StateSummary, StateTable
 from tidegate.savepoints.search import load_local
 from tidegate.storage.metadata import IN_FLIGHT
-from tidegate.telling.wording import counted, how_big
+from tidegate.wording import counted, how_big
 
 EXIT_DONE, EXIT_NOTHING, EXIT_WRONG = 0, 1, 2
 

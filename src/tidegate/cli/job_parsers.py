@@ -15,6 +15,7 @@ exit codes:
   141  nobody reads the output any more (a closed pipe)
 """
 _JOBS = "tidegate.cli.jobs"
+_FORMATS = "canonical: Parquet, which any tool reads (default); native: quicker for large state, for Tidegate alone"
 
 
 def add_job_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -29,22 +30,27 @@ def add_job_commands(commands: argparse._SubParsersAction[argparse.ArgumentParse
         command.add_argument(
             "--to", metavar="FOLDER", help="where the savepoint goes: a folder inside the job's storage"
         )
-        command.add_argument("--format", choices=("canonical", "native"), default="canonical", help="(canonical)")
+        command.add_argument("--format", choices=("canonical", "native"), default="canonical", help=_FORMATS)
         if name == "stop":
             command.add_argument(
                 "--drain",
                 action="store_true",
-                help="end the stream before: timers fire; for a job that will not continue",
+                help="end the stream first, so that all timers fire; for a job that will not continue",
             )
     _add(commands, "cancel", "cancel", "end it without a savepoint; checkpoints stay")
     rescale = _add(commands, "rescale", "rescale", "run it at another parallelism")
-    rescale.add_argument("-p", "--parallelism", type=_positive, metavar="N", required=True)
+    rescale.add_argument(
+        "-p", "--parallelism", type=_positive, metavar="N", required=True, help="subtasks of every operator"
+    )
     logs = _add(commands, "logs", "logs", "what the job and its functions have logged")
     logs.add_argument(
         "-f", "--follow", action="store_true", help="continue until interrupted, or the job's driver ends"
     )
     logs.add_argument("--last", type=_positive, metavar="N", default=100, help="how many lines (100)")
-    logs.add_argument("--level", type=str.upper, choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO")
+    logs.add_argument(
+        "--level", type=str.upper, choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO",
+        help="this level and those above it (INFO)",
+    )  # fmt: skip
     profile = _add(
         commands,
         "profile",

@@ -13,6 +13,7 @@ from typing import Any
 
 from tidegate.client import JobClient
 from tidegate.config import JobConfig
+from tidegate.coordinator.moving import ExecutorsLeaving, ScalingDecided
 from tidegate.coordinator.observing import (
     AttemptFailed,
     AttemptStarted,
@@ -74,5 +75,9 @@ class JsonDisplay:
                     path=statistics.path,
                     failure=statistics.failure,
                 )
+            case ScalingDecided(parallelism, reason):
+                self.say("scaling", job=job, parallelism=dict(parallelism), reason=reason)
+            case ExecutorsLeaving(executors):
+                self.say("leaving", job=job, executors=executors)
             case _:
                 pass  # heartbeats, acknowledgements

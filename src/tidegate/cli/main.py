@@ -11,6 +11,7 @@ from tidegate.cli.completion import add_completion, print_candidates
 from tidegate.cli.job_parsers import add_history, add_job_commands
 from tidegate.cli.pipes import until_nobody_reads
 from tidegate.cli.savepoints import add_savepoint_commands
+from tidegate.cli.simulate import add_simulate
 from tidegate.cli.sinks import add_sinks, sinks
 from tidegate.version import __version__
 
@@ -47,7 +48,13 @@ def _main(given: list[str]) -> int:
         given, program_arguments = _split_at_program(given)
         options = parser.parse_args(given)
         return _run(options, program_arguments)
+    of_program: list[str] = []
+    if given[:1] == ["simulate"] and "--" in given:
+        place = given.index("--")
+        given, of_program = given[:place], given[place + 1 :]
     options = parser.parse_args(given)
+    if of_program:
+        options.arguments = of_program
     if options.command is None:
         parser.print_help()
         return 2
@@ -87,6 +94,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_history(commands)
     add_sinks(commands)
     add_savepoint_commands(commands)
+    add_simulate(commands)
     add_completion(commands)
     return parser
 

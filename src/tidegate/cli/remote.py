@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import http.client
 import json
 import os
+import ssl
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from tidegate.rest import registry
 from tidegate.rest.registry import Entry
+from tidegate.wire.tls import is_pinned, pinning_context
 
 TIMEOUT_S = 30.0
 FIRST_POLL_S, LONGEST_POLL_S = 0.05, 1.0
@@ -37,7 +41,8 @@ class Server:
     """One driver."""
 
     url: str
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
+    fingerprint: str | None = None  #: what its certificate is known by; None: by those whom this machine trusts
 
     def ask(self, path: str, method: str = "GET", body: Any = None) -> Any:
         """:raises JobNotFound: when nobody answers. :raises Refused: with the driver's own words."""
@@ -47,13 +52,13 @@ class Server:
         if self.token:
             request.add_header("Authorization", f"Bearer {self.token}")
         try:
-            with _OPENER.open(request, timeout=TIMEOUT_S) as answer:
+            with _opener(self.fingerprint).open(request, timeout=TIMEOUT_S) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             raise Refused(_words_of(error), error.code) from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
-            raise JobNotFound(f"no driver answers at {self.url} ({reason})") from None
+            raise JobNotFound(f"no driver answers at {self.url} ({reason}){_hint(self.url, reason)}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +90,47 @@ class RemoteJob:
             pause = min(pause * 1.5, LONGEST_POLL_S)
 
 
-def _no_redirects() -> urllib.request.OpenerDirector:
-    """No proxy either: drivers are on this machine or in this network, and the token is for them alone."""
+def _pinned(fingerprint: str) -> type[http.client.HTTPSConnection]:
+    """Connections to the owner of one certificate alone, whoever has signed it and whatever name it bears."""
+
+    class Pinned(http.client.HTTPSConnection):
+        def connect(self) -> None:
+            super().connect()
+            if not is_pinned(self.sock.getpeercert(binary_form=True), fingerprint):
+                self.close()
+                raise ConnectionError(
+                    "its certificate is not the one that the job's driver has put into the registry folder"
+                )
+
+    return Pinned
+
+
+@functools.cache
+def _opener(fingerprint: str | None) -> urllib.request.OpenerDirector:
+    """No redirects, and no proxy: drivers are on this machine or in this network, and the token is for them alone."""
 
     class Stay(urllib.request.HTTPRedirectHandler):
         def redirect_request(self, *arguments: Any) -> None:
             return None
 
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}), Stay())
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), Stay()]
+    if fingerprint is not None:
+        pinned = _pinned(fingerprint)
+
+        class ByFingerprint(urllib.request.HTTPSHandler):
+            def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+                return self.do_open(pinned, request, context=pinning_context())
+
+        handlers.append(ByFingerprint())
+    return urllib.request.build_opener(*handlers)
 
 
-_OPENER = _no_redirects()
+def _hint(url: str, reason: object) -> str:
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return ". If its certificate is yours, name the file in SSL_CERT_FILE"
+    if url.startswith("http:") and isinstance(reason, http.client.BadStatusLine | ConnectionResetError):
+        return ". If it answers by TLS, its address begins with https://"
+    return ""
 
 
 def _words_of(error: urllib.error.HTTPError) -> str:
@@ -106,14 +141,19 @@ def _words_of(error: urllib.error.HTTPError) -> str:
 
 
 def server_at(address: str, token: str | None) -> Server:
-    """From what a user writes: host, host:port, or a URL."""
-    url = address if "://" in address else f"http://{address}"
-    parts = urlsplit(url)
+    """From what a user writes: host, host:port, or a URL. Of a driver of this user more is known."""
+    parts = urlsplit(address if "://" in address else f"//{address}")
     port = parts.port or 8081
     host = parts.hostname or "localhost"
-    known = next((e.token for e in registry.entries() if urlsplit(e.url).port == port and host == "localhost"), None)
+    known = next((e for e in registry.entries() if urlsplit(e.url).port == port and host == "localhost"), None)
+    scheme = parts.scheme or (urlsplit(known.url).scheme if known else "http")
     host = f"[{host}]" if ":" in host else host
-    return Server(f"{parts.scheme}://{host}:{port}", token or os.environ.get(TOKEN_VARIABLE) or known)
+    token = token or os.environ.get(TOKEN_VARIABLE) or (known.token if known else None)
+    return Server(f"{scheme}://{host}:{port}", token, known.fingerprint if known else None)
+
+
+def _server_of(entry: Entry) -> Server:
+    return Server(entry.url, entry.token, entry.fingerprint)
 
 
 def running_jobs(address: str | None, token: str | None) -> list[tuple[RemoteJob, Entry | None]]:
@@ -121,7 +161,7 @@ def running_jobs(address: str | None, token: str | None) -> list[tuple[RemoteJob
     if address is not None:
         server = server_at(address, token)
         return [(RemoteJob(server, job["jid"], job["name"]), None) for job in server.ask("/jobs/overview")["jobs"]]
-    return [(RemoteJob(Server(entry.url, entry.token), entry.id, entry.name), entry) for entry in registry.entries()]
+    return [(RemoteJob(_server_of(entry), entry.id, entry.name), entry) for entry in registry.entries()]
 
 
 def find_job(name: str | None, address: str | None, token: str | None) -> RemoteJob:

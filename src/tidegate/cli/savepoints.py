@@ -59,7 +59,7 @@ def add_savepoint_commands(commands: argparse._SubParsersAction[argparse.Argumen
         "Say what would be restored, converted, moved, dropped, new and refused. Nothing runs.",
         _CHECK_EPILOG,
     )
-    check.add_argument("program", metavar="job.py")
+    check.add_argument("program", metavar="job.py", help="the new version of the program")
     check.add_argument(
         "--from", dest="path", required=True, metavar="PATH", help="the folder of the savepoint or checkpoint"
     )

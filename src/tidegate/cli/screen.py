@@ -21,11 +21,12 @@ from tidegate.coordinator.observing import (
     JobStatus,
     JobView,
     SlotReported,
+    StatusChanged,
 )
 from tidegate.coordinator.rates import OperatorRates, RateMeter
 from tidegate.graph.plan import Chain, JobPlan, PlannedOperator
 from tidegate.graph.specs import SinkSpec, SourceSpec
-from tidegate.telling.wording import counted, how_big_in_all, how_long, how_long_whole, how_many
+from tidegate.wording import counted, how_big_in_all, how_long, how_long_whole, how_many
 
 CHECKPOINTS_SHOWN = 5
 FAILURE_LINES = 4
@@ -66,6 +67,8 @@ class JobScreen:
     def on(self, event: JobEvent, at: float) -> None:
         self._view.publish(event)
         match event:
+            case StatusChanged(status) if status is not JobStatus.RUNNING:
+                self._rates.clear()  # nothing flows: what was measured last is not of now
             case AttemptStarted():
                 self._rates.clear()
             case SlotReported(slot, heartbeat):

@@ -28,7 +28,8 @@ exit codes:
 
 
 def add_sinks(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    sinks = commands.add_parser("sinks", help="look after what sinks have left outside")
+    what = "look after what sinks have left outside"
+    sinks = commands.add_parser("sinks", help=what, description=what[0].upper() + what[1:] + ".")
     inner = sinks.add_subparsers(dest="sinks_command", metavar="command", required=True)
     doubt = inner.add_parser(
         "in-doubt",

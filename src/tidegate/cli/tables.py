@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.telling.wording import counted, how_big, how_big_in_all, how_long, how_long_whole, how_many
+from tidegate.wording import counted, how_big, how_big_in_all, how_long, how_long_whole, how_many
 
 STATE_STYLES = {
     "RUNNING": "green",

@@ -40,7 +40,7 @@ from tidegate.connectors.kafka_epochs import (
 )
 from tidegate.connectors.kafka_records import Encode, KeyOf, encoder, key_encoder
 from tidegate.connectors.kafka_topics import partitions_of
-from tidegate.durations import Duration, seconds
+from tidegate.durations import Duration, duration_ms
 from tidegate.errors import ConfigurationError, ConnectorError, TidegateError, TypeDeclarationError
 from tidegate.ids import CheckpointId
 
@@ -97,7 +97,7 @@ class KafkaSink(Sink):
         self.partition = partition
         self.headers = headers
         self.guarantee = guarantee  # type: ignore[misc]
-        self.transaction_timeout_ms = int(seconds(transaction_timeout, "transaction_timeout") * 1000)
+        self.transaction_timeout_ms = duration_ms(transaction_timeout, "transaction_timeout")
         self.markers = markers
         self.max_epoch_bytes = checked_epoch_bytes(max_epoch_bytes)
         encoder(value)  # refuses what there is not, before anything runs

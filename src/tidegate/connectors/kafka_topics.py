@@ -70,7 +70,7 @@ def resolved(consumer: Any, trouble: Trouble, topic: str, partition: int, place:
         return high
     if isinstance(place, datetime):
         moment, action = (
-            kafka().TopicPartition(topic, partition, int(place.timestamp() * 1000)),
+            kafka().TopicPartition(topic, partition, round(place.timestamp() * 1e6) // 1000),
             f"look for {place} in {topic}/{partition}",
         )
         (found,) = asked(consumer, trouble, action, lambda wait_s: consumer.offsets_for_times([moment], timeout=wait_s))

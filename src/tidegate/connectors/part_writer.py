@@ -136,6 +136,7 @@ class PartWriter:
 
     def abandon(self) -> None:
         for part in self._open.values():
+            part.encoder.abandon()
             part.file.close()
         self._open.clear()
 

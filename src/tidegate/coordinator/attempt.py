@@ -137,6 +137,7 @@ class Attempt:
     _work: NamedWork = field(init=False)
     _began: float = field(init=False)
     _last_tick: float = field(init=False)
+    _silence_due: float = field(default=float("-inf"), init=False)  #: all slots are looked at for it then, not before
     _reports: CheckpointReports = field(init=False)
     _finishing: bool = field(default=False, init=False)
     _orders: dict[CheckpointId, SavepointOrder] = field(default_factory=dict, init=False)  #: savepoints under way
@@ -183,7 +184,7 @@ class Attempt:
                 self.view.publish(
                     SlotRestored(slot, restore_s, local_bytes, storage_bytes, rejected_copies, self.wall_clock())
                 )
-                if not self.running and self.scheduler.ready == self.scheduler.slots:
+                if not self.running and self.scheduler.all_ready:
                     self.running = True
                     self.view.publish(StatusChanged(JobStatus.RUNNING, "", self.wall_clock()))
                     self._sweep()
@@ -251,17 +252,23 @@ class Attempt:
                 )
             )
             return
-        for slot, heard in self.connected.items():
-            if all_heard and now - heard > self.timeouts.heartbeat_s and not self._finishing:
-                self.slot_lost(slot, f"silent for {self.timeouts.heartbeat_s:g} s")
-                return
+        if all_heard and now >= self._silence_due and not self._finishing:
+            self._silence_due = now + self._often
+            for slot, heard in self.connected.items():
+                if now - heard > self.timeouts.heartbeat_s:
+                    self.slot_lost(slot, f"silent for {self.timeouts.heartbeat_s:g} s")
+                    return
         self._flow.pass_credits_on(now)
         self._decide(TimePassed())
 
+    @property
+    def _often(self) -> float:
+        """Several ticks in one heartbeat timeout, or every pause between two would look as if the driver had been away."""
+        return min(1.0, self.timeouts.heartbeat_s / 8)
+
     def next_wake(self) -> float:
         """When `tick` is due, at the latest."""
-        # Several ticks in one heartbeat timeout, or every pause between two would look as if the driver had been away.
-        times = [self.clock() + min(1.0, self.timeouts.heartbeat_s / 8), self._flow.due_at]
+        times = [self.clock() + self._often, self._flow.due_at]
         wake = self.scheduler.next_wake()
         if wake is not None:
             times.append(wake)
@@ -391,10 +398,10 @@ class Attempt:
         self._work.submit("sweeping the job's folder", lambda: self.recorder.sweep(open_work))
 
     def _rescaled(self) -> None:
-        parallelism = self.desk.open[self.rescale_request].parallelism
-        assert parallelism is not None
+        request = self.desk.open[self.rescale_request]
+        assert request.parallelism is not None
         if self.outcome is None:
-            self.outcome = AttemptRescaled(parallelism)
+            self.outcome = AttemptRescaled(request.parallelism, request.reason)
             self._tell_all(Finish(goes_on=True))
 
     @property

@@ -1,7 +1,8 @@
 """Which vertex holds a job back, in a sentence, from how its subtasks spend their time. Driver; pure.
 
-A subtask that waits for those after it is back-pressured. So the slow one is the vertex that others wait for and that waits
-for nobody: the first vertex that is not back-pressured after one that is.
+A subtask that waits for those after it is back-pressured. So the slow one is the vertex that others wait for and that has work
+itself: the first after a back-pressured one that is not back-pressured, or less than it is busy. A few waits of a busy vertex
+do not make an idle one after it the bottleneck.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 from tidegate.coordinator.rates import Load
 
-WAITS = 0.1  #: back-pressured for more of its time than this
+WAITS = 0.1  #: back-pressured for more of its time than this; and who is busy for less holds nobody up
 AT_ITS_LIMIT = 0.9
 UNEVEN = 2.0  #: the busiest subtask against the mean of the others
 NAMED = 2  #: waiting vertices in a sentence
@@ -51,7 +52,7 @@ class VertexLoad:
 
     @property
     def waits(self) -> bool:
-        return self.backpressured > WAITS
+        return self.backpressured > max(WAITS, self.busy)
 
     def others_busy(self) -> float | None:
         """The mean of all subtasks but the busiest; None where there is only one."""
@@ -77,7 +78,7 @@ def bottleneck(vertices: Sequence[VertexLoad]) -> Verdict:
     if not waiting:
         return _unhindered(known)
     ids = {vertex.id for vertex in waiting}
-    after = [vertex for vertex in known if not vertex.waits and ids.intersection(vertex.inputs)]
+    after = [vertex for vertex in known if not vertex.waits and vertex.busy > WAITS and ids.intersection(vertex.inputs)]
     slow = max(after or waiting, key=lambda vertex: vertex.busy)
     waiters = [vertex for vertex in waiting if vertex is not slow]
     if not waiters:  # it waits for something that is not a vertex, such as a sink's service in another process

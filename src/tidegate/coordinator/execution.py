@@ -13,12 +13,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tidegate.coordinator.attempt import Attempt, Timeouts
 from tidegate.coordinator.job import AttemptInputs, JobEnded, JobRun
 from tidegate.coordinator.job_loop import JobLoop
-from tidegate.coordinator.observing import JobStatus, StatusChanged
+from tidegate.coordinator.leaving import LeavingWatch
+from tidegate.coordinator.observing import JobLine, JobStatus, StatusChanged
 from tidegate.coordinator.outcomes import AttemptEnded, AttemptFinished, AttemptRescaled, Outcome
 from tidegate.coordinator.savepoints import SavepointDesk, SavepointRequest, refuse
 from tidegate.coordinator.server import ControlServer
@@ -33,7 +34,10 @@ from tidegate.ids import AttemptId, SlotId
 from tidegate.ports import CrashPoints, GangEnd
 from tidegate.shown import first_line, shown_error
 from tidegate.wire.control import FromSlot, SampleStacks, ToDriver
-from tidegate.wire.handshake import Hello
+from tidegate.wire.handshake import ControlAddress, Hello
+
+if TYPE_CHECKING:
+    from tidegate.wire.certificates import Certificate
 
 log = logging.getLogger("tidegate.coordinator")
 
@@ -49,8 +53,8 @@ class RunningGang(Protocol):
     def start(self) -> None: ...
     def cancel(self) -> None: ...
     def join(self, timeout_s: float) -> bool: ...
-    def executors_left(self) -> list[str]:
-        """After the end: executors that still hold slots of the gang."""
+    def executors(self) -> list[str]:
+        """On which tasks of the gang run; after the end: those that still hold its slots."""
 
 
 class Cluster(Protocol):
@@ -60,7 +64,7 @@ class Cluster(Protocol):
     call_address: str
 
     def gang(
-        self, attempt: AttemptId, address: tuple[str, int], token: bytes, on_end: Callable[[GangEnd, str], None]
+        self, attempt: AttemptId, coordinator: ControlAddress, on_end: Callable[[GangEnd, str], None]
     ) -> RunningGang:
         """`on_end(how, message)` is called from another thread."""
 
@@ -69,6 +73,12 @@ class Cluster(Protocol):
 
     def use_plan(self, plan: JobPlan) -> None:
         """For the gangs from now on."""
+
+    def leaving_executors(self) -> frozenset[str]:
+        """That were told to go, and take no new tasks. `check_plan` does not count them."""
+
+    def warm_up(self, done: Callable[[], None]) -> None:
+        """Have executors that have never run a slot ready for some; returns at once. `done` is called from another thread."""
 
     def replace_executor(self, executor: str) -> None:
         """It does not answer: have it killed and replaced, where there is somebody who can."""
@@ -83,8 +93,11 @@ class JobExecution:
         cluster: Cluster,
         crash_points: CrashPoints,
         on_driver_payload: Callable[[ToDriver], None],
+        certificate: Certificate | None = None,
     ) -> None:
+        """`certificate`: the one that a job that encrypts was given; without it each attempt makes its own."""
         self._job = job
+        self._given_certificate = certificate
         self._cluster = cluster
         self._crash_points = crash_points
         self._on_driver_payload = on_driver_payload
@@ -205,7 +218,8 @@ class JobExecution:
         token = secrets.token_bytes(32)
         self._hellos.clear()
         self._no_slots = False
-        server = ControlServer(self._cluster.bind_address, inputs.id, token, _Relay(self, inputs.id))
+        certificate = self._certificate()
+        server = ControlServer(self._cluster.bind_address, inputs.id, token, _Relay(self, inputs.id), certificate)
         attempt = Attempt(
             id=inputs.id,
             starts=inputs.starts,
@@ -227,8 +241,11 @@ class JobExecution:
             commit_only=inputs.commit_only,
         )
         self._attempt = attempt
-        gang = self._cluster.gang(
-            inputs.id, (self._cluster.call_address, server.port), token, self._gang_ended_callback(inputs.id)
+        fingerprint = None if certificate is None else certificate.fingerprint
+        address = ControlAddress(self._cluster.call_address, server.port, token, fingerprint)
+        gang = self._cluster.gang(inputs.id, address, self._gang_ended_callback(inputs.id))
+        watch = LeavingWatch(
+            self._cluster, self._job.plan, self._job.view, self._savepoint, self._post, time.monotonic, time.time
         )
         self._gang_running = True
         gang.start()
@@ -238,9 +255,10 @@ class JobExecution:
                 if time.monotonic() >= attempt.next_wake() - 1e-4 or self._queue.empty():
                     attempt.tick(all_heard=self._queue.empty())
                 self._replace_stuck_executors(attempt)
+                watch.look(attempt, gang)
                 if self._desk.rescaling is not None and attempt.running:
                     done = self._desk.rescaled(time.monotonic(), attempt.latest_completed)
-                    log.info("rescaled to %s; nothing was processed for %.2f s", done.parallelism, done.gap_s)
+                    self._say_gap("moved" if done.parallelism == {} else f"rescaled to {done.parallelism}", done.gap_s)
             if isinstance(attempt.outcome, AttemptFinished | AttemptRescaled):
                 self._await_gang(FINISH_S)
         finally:
@@ -260,6 +278,22 @@ class JobExecution:
             attempt.abandon_savepoints()
             self._attempt = None
         return attempt
+
+    def _say_gap(self, what: str, gap_s: float) -> None:
+        line = f"{what}; nothing was processed for {gap_s:.2f} s"
+        log.info("%s", line)
+        attempt = "" if self._attempt is None else str(self._attempt.id)
+        self._job.view.log(JobLine(time.time(), "INFO", "tidegate.job", line, attempt))
+
+    def _certificate(self) -> Certificate | None:
+        """For one attempt's control connections."""
+        if not self._job.config.encrypt:
+            return None
+        if self._given_certificate is not None:
+            return self._given_certificate
+        from tidegate.wire.certificates import made_certificate
+
+        return made_certificate(["tidegate"])
 
     def _savepoint(self, request: SavepointRequest) -> None:
         if self._attempt is None or not self._attempt.running:
@@ -286,7 +320,7 @@ class JobExecution:
             self._leaving.clear()
         for gang, since in [entry for entry in self._leaving if time.monotonic() - entry[1] > LEAVE_S]:
             self._leaving.remove((gang, since))
-            for executor in gang.executors_left():
+            for executor in gang.executors():
                 log.warning("executor %s has not let go of an ended attempt for %g s; replacing it", executor, LEAVE_S)
                 # The cluster manager may take its time to answer.
                 threading.Thread(

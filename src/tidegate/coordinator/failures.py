@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tidegate.cells import with_cells
 from tidegate.errors import CommitLost, JobFailed, TidegateError, UserCodeFailed
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import SlotId
@@ -38,23 +39,24 @@ def unsendable_start(plan: JobPlan, slot: SlotId, start: Start, error: Unsendabl
 
 def failure_of(failed: SlotFailed) -> tuple[TidegateError, bool]:
     """The error to show the user, and whether a restart cannot help."""
+    line = with_cells(failed.user_line)
     context: dict[str, Any] = {
         "operator": failed.operator,
         "uid": failed.uid,
         "subtask": failed.subtask,
         "checkpoint": failed.checkpoint,
-        "user_line": failed.user_line,
-        "cause": failed.traceback,
+        "user_line": line,
+        "cause": with_cells(failed.traceback),
     }
     if failed.kind == "user" and not failed.may_pass:
         context["mistake"] = mistake_of(failed.uid, failed.message, failed.user_line)
-    message = failed.message
+    message = with_cells(failed.message)
     if failed.operator:
         message += f"\n  in {failed.operator} (uid {failed.uid!r}), subtask {failed.subtask}"
         if failed.checkpoint is not None:
             message += f", checkpoint {failed.checkpoint}"
-        if failed.user_line:
-            message += f", at {failed.user_line}"
+        if line:
+            message += f", at {line}"
     match failed.kind:
         case "user":
             return UserCodeFailed(message, **context), False

@@ -33,10 +33,11 @@ from tidegate.coordinator.observing import (
     JobStatus,
     JobView,
     StatusChanged,
+    when_it_restarts,
 )
 from tidegate.coordinator.outcomes import AttemptEnded, AttemptFinished, AttemptRescaled, Outcome
 from tidegate.coordinator.recording import CheckpointRecorder, LogInDoubt, shared_files
-from tidegate.coordinator.restoring import commit_only, plan_start, stored_max_parallelism
+from tidegate.coordinator.restoring import commit_only, plan_start, splits_to_read, stored_max_parallelism
 from tidegate.errors import (
     CheckpointDamaged,
     ConfigurationError,
@@ -282,7 +283,8 @@ class JobRun:
             shared=self._shared,
         )
         restored_path = "" if record.latest is None else self._store.uri(record.latest.metadata_path)
-        self.view.publish(AttemptStarted(attempt, restored_from, self._wall_clock(), restored_path))
+        splits = splits_to_read(starts, discovered)
+        self.view.publish(AttemptStarted(attempt, restored_from, self._wall_clock(), restored_path, splits))
         self._status(JobStatus.INITIALIZING, f"attempt {attempt}")
         return inputs
 
@@ -332,10 +334,10 @@ class JobRun:
         match outcome:
             case AttemptFinished():
                 return self._finished()
-            case AttemptRescaled(parallelism):
+            case AttemptRescaled(parallelism, reason):
                 self._replan(parallelism)
                 shown = parallelism if isinstance(parallelism, int) else _shown(parallelism)
-                self._status(JobStatus.RESTARTING, f"with parallelism {shown}")
+                self._status(JobStatus.RESTARTING, reason or f"with parallelism {shown}")
                 return RestartIn(0.0)
             case AttemptEnded(error, permanent):
                 delay = None if permanent else self._strategy.delay_after_failure(self._clock(), self._jitter())
@@ -344,7 +346,7 @@ class JobRun:
                 self.view.publish(AttemptFailed.of(self._attempt, error, delay, self._wall_clock()))
                 if delay is None:
                     return self.fail(error)
-                self._status(JobStatus.RESTARTING, f"in {delay:.1f} s: {first_line(error)}")
+                self._status(JobStatus.RESTARTING, f"{when_it_restarts(delay)}: {first_line(error)}")
                 return RestartIn(delay)
 
     def _has_progressed(self) -> bool:

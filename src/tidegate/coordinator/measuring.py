@@ -12,6 +12,7 @@ import threading
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 
+from tidegate.coordinator.moving import ScalingDecided
 from tidegate.coordinator.observing import (
     AttemptFailed,
     CheckpointChanged,
@@ -45,6 +46,7 @@ class Measures:
 
     failures: dict[str, int] = field(default_factory=dict)  #: of attempts, by the error's class
     failed_checkpoints: dict[str, int] = field(default_factory=dict)  #: by reason
+    scalings: dict[str, int] = field(default_factory=dict)  #: decisions of the autoscaler, by outcome
     checkpoint_s: Histogram = field(default_factory=Histogram)
     latency_s: dict[int, Histogram] = field(default_factory=dict)  #: by layer, from the second on
 
@@ -52,6 +54,7 @@ class Measures:
         return Measures(
             dict(self.failures),
             dict(self.failed_checkpoints),
+            dict(self.scalings),
             self.checkpoint_s.copy(),
             {layer: histogram.copy() for layer, histogram in self.latency_s.items()},
         )
@@ -73,6 +76,8 @@ class JobMeasures:
             match event:
                 case AttemptFailed(kind=kind):
                     _count(self._measures.failures, kind or "unknown")
+                case ScalingDecided(parallelism):
+                    _count(self._measures.scalings, "rescaled" if parallelism else "held")
                 case CheckpointChanged(statistics) if statistics.status is CheckpointStatus.FAILED:
                     _count(self._measures.failed_checkpoints, statistics.failure.partition(":")[0] or "unknown")
                 case CheckpointChanged(statistics) if statistics.status is CheckpointStatus.COMPLETED:

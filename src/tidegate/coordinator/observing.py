@@ -10,18 +10,22 @@ import enum
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Union
 
 import msgspec
 
 from tidegate.coordinator.hottest import OperatorKey
+from tidegate.coordinator.moving import ExecutorsLeaving, ScalingDecided
 from tidegate.errors import TidegateError
 from tidegate.ids import AttemptId, SlotId
 from tidegate.wire.control import Heartbeat, OperatorMetrics, Sampled, SlotSnapshot, SnapshotTimings
 
 log = logging.getLogger("tidegate.coordinator")
+
+MAX_PARTS = 100_000  #: of slots, in all remembered checkpoints together: each takes the driver about 800 bytes
+LEAST_REMEMBERED = 20  #: checkpoints, however many slots there are
 
 
 class JobStatus(enum.Enum):
@@ -54,6 +58,7 @@ class AttemptStarted:
     restored_from: int | None
     at: float
     restored_path: str = ""  #: the metadata file of what was restored
+    splits: Mapping[str, int] = field(default_factory=dict)  #: that each source has still to read, by uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,11 @@ class AttemptFailed:
             cause=context.get("cause") or "",
             lost_slot=context.get("lost_slot") or "",
         )
+
+
+def when_it_restarts(delay_s: float) -> str:
+    """ "at once", or "in 1.5 s"."""
+    return f"in {delay_s:.1f} s" if delay_s >= 0.05 else "at once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +223,8 @@ JobEvent = Union[
     CheckpointChanged,
     SlotAcknowledged,
     CheckpointsDiscarded,
+    ScalingDecided,
+    ExecutorsLeaving,
 ]
 Observer = Callable[[JobEvent], None]
 
@@ -378,10 +390,15 @@ class JobView:
                     self.completed += 1
                 elif statistics.status is CheckpointStatus.FAILED:
                     self.failed += 1
-                while len(self.checkpoints) > self._history:
+                kept = min(self._history, max(LEAST_REMEMBERED, MAX_PARTS // max(1, statistics.slots)))
+                while len(self.checkpoints) > kept:
                     del self.checkpoints[next(iter(self.checkpoints))]
             case SlotAcknowledged(checkpoint, slot, part):
                 self.checkpoints[checkpoint].acknowledged[slot] = part
+            case ScalingDecided(parallelism, _, at):
+                self._say("INFO" if parallelism else "WARNING", at, event.sentence)
+            case ExecutorsLeaving(_, at):
+                self._say("WARNING", at, event.sentence)
             case CheckpointsDiscarded(checkpoints):
                 for id in checkpoints:
                     if id in self.checkpoints:

@@ -19,6 +19,7 @@ class AttemptRescaled:
     """Its last checkpoint is committed everywhere: continue with another plan."""
 
     parallelism: Parallelism
+    reason: str = ""  #: for whoever looks; "": a user wants it so
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ class CheckpointRecorder:
         except Superseded:
             newest = self.log.read_newest()
             if order is not None and newest is not None and newest.open_savepoint == order.folder:
-                self.discard_savepoint(order.folder)  # the job went on without it
+                self.discard_savepoint(order.folder)  # the job continued without it
             raise
         self.crash_points.reach("driver.after-log", None, checkpoint)
         self._dropped += dropped

@@ -11,22 +11,22 @@ A subtask has had its end of input only if the checkpoint says so and nothing ca
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from tidegate.connectors.contract import Split
 from tidegate.coordinator.restore_check import changed_operators, check_restore, dropped_states, refuse
+from tidegate.coordinator.stored_parts import StoredParts
 from tidegate.errors import ConfigurationError
 from tidegate.graph.plan import Chain, JobPlan, PlannedEdge, PlannedOperator
 from tidegate.graph.specs import SourceSpec, keys_of
 from tidegate.ids import SlotId, SubtaskIndex
 from tidegate.protocol.redistribution import StoredPart, distribution_of, redistribute
 from tidegate.protocol.watermarks import MAX_WATERMARK
-from tidegate.state.key_groups import key_group_range, overlap
+from tidegate.state.key_groups import key_group_range
 from tidegate.storage.metadata import (
     IN_FLIGHT,
-    NOT_KEYED,
     CheckpointMetadata,
     FileRef,
     SectionRef,
@@ -34,7 +34,6 @@ from tidegate.storage.metadata import (
     SubtaskSnapshot,
 )
 from tidegate.storage.snapshot_file import select_sections
-from tidegate.storage.state_files import StateFiles
 from tidegate.wire.control import Start, StateShare, SubtaskRestore
 
 
@@ -60,7 +59,8 @@ def plan_start(
         dropped, changed = dropped_states(findings), changed_operators(findings)
     splits = _deal_splits(plan, old, discovered)
     ended = _ended(plan, old, splits)
-    shares = {} if metadata is None else _operator_state_shares(plan, metadata, old)
+    stored = StoredParts(metadata)
+    shares = _operator_state_shares(plan, stored, old)
     starts: dict[SlotId, Start] = {}
     for layer_index, layer in enumerate(plan.layers):
         for index in range(layer.width):
@@ -79,17 +79,27 @@ def plan_start(
                 incarnation=incarnation,
                 restored_from=None if metadata is None else metadata.checkpoint,
                 subtasks=subtasks,
-                files=[] if metadata is None else _files_for(metadata, ranges, dropped),
+                files=stored.keyed_files(ranges, dropped),
                 operator_state=[
                     share for restore in subtasks for share in shares.get((restore.uid, restore.subtask), [])
                 ],
-                in_flight=[] if metadata is None else _in_flight_for(metadata, {restore.uid for restore in subtasks}),
-                states=[] if metadata is None else _state_files_for(metadata, ranges),
+                in_flight=stored.in_flight_files({restore.uid for restore in subtasks}),
+                states=stored.state_files(ranges),
                 owned=owned,
                 dropped_states=sorted(state for state in dropped if state[0] in ranges),
                 changed=sorted(changed & ranges.keys()),
             )
     return starts
+
+
+def splits_to_read(starts: Mapping[SlotId, Start], sources: Collection[str]) -> dict[str, int]:
+    """How many splits each of these sources has still to read, by uid."""
+    found = dict.fromkeys(sources, 0)
+    for start in starts.values():
+        for restore in start.subtasks:
+            if restore.uid in found:
+                found[restore.uid] += sum(not split.finished for split in restore.splits)
+    return found
 
 
 def commit_only(start: Start) -> Start:
@@ -198,38 +208,6 @@ def _key_ranges(chain: Chain, subtask: int) -> dict[str, range]:
     }
 
 
-def _files_for(metadata: CheckpointMetadata, ranges: dict[str, range], dropped: set[tuple[str, str]]) -> list[FileRef]:
-    def wanted(section: SectionRef) -> bool:
-        if section.kind == IN_FLIGHT or (section.uid, section.state) in dropped:
-            return False
-        return section.uid in ranges and section.key_group in ranges[section.uid]
-
-    files = (select_sections(file, wanted) for slot in metadata.slots for file in slot.files())
-    return [file for file in files if file.sections]
-
-
-def _state_files_for(metadata: CheckpointMetadata, ranges: dict[str, range]) -> list[StateFiles]:
-    """In the order of the old subtasks."""
-    found = [
-        state
-        for slot in metadata.slots
-        for state in slot.states
-        if state.uid in ranges and overlap(state.key_groups, ranges[state.uid])
-    ]
-    return sorted(found, key=lambda state: (state.uid, state.subtask))
-
-
-def _in_flight_for(metadata: CheckpointMetadata, uids: set[str]) -> list[FileRef]:
-    """Files with records that were under way to these operators. What stood nearer to them is older, so it comes first."""
-
-    def wanted(section: SectionRef) -> bool:
-        return section.kind == IN_FLIGHT and section.uid in uids
-
-    slots = sorted(metadata.slots, key=lambda slot: (-slot.layer, slot.index))
-    files = (select_sections(file, wanted) for slot in slots for file in slot.files())
-    return [file for file in files if file.sections]
-
-
 def _refuse_lost_edges(plan: JobPlan, metadata: CheckpointMetadata) -> None:
     """In-flight records need the edge that they were on."""
     edges = {json.dumps(edge.edge.identity) for edge in plan.edges}
@@ -245,21 +223,17 @@ def _refuse_lost_edges(plan: JobPlan, metadata: CheckpointMetadata) -> None:
 
 
 def _operator_state_shares(
-    plan: JobPlan, metadata: CheckpointMetadata, old: dict[str, list[SubtaskSnapshot]]
+    plan: JobPlan, stored: StoredParts, old: dict[str, list[SubtaskSnapshot]]
 ) -> dict[tuple[str, int], list[StateShare]]:
     """What each new subtask gets of the state that has no keys, by (uid, subtask)."""
     shares: dict[tuple[str, int], list[StateShare]] = {}
     for operator in plan.operators:
         parts: list[StoredPart] = []
         sections: list[tuple[FileRef, SectionRef]] = []
-        for slot in metadata.slots:
-            subtask = next((s.subtask for s in slot.subtasks if s.uid == operator.uid), None)
-            for file, section in ((of, part) for of in slot.files() for part in of.sections):
-                if section.uid == operator.uid and section.key_group == NOT_KEYED and section.kind != IN_FLIGHT:
-                    assert subtask is not None
-                    distribution = distribution_of(section.kind, section.key_group)
-                    parts.append(StoredPart(section.state, distribution, SubtaskIndex(subtask), section.rows))
-                    sections.append((file, section))
+        for subtask, file, section in stored.unkeyed_sections(operator.uid):
+            distribution = distribution_of(section.kind, section.key_group)
+            parts.append(StoredPart(section.state, distribution, SubtaskIndex(subtask), section.rows))
+            sections.append((file, section))
         if not parts:
             continue
         dealt = redistribute(

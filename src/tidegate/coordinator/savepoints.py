@@ -56,6 +56,7 @@ class SavepointRequest:
     stop: StopMode | None = None
     timeout_s: float | None = None
     parallelism: Parallelism | None = None
+    reason: str = ""  #: of a rescale that no user has asked for
     future: Future[Any] = field(default_factory=_under_way)
 
     def folder(self, job: str, checkpoint: CheckpointId) -> str:
@@ -137,7 +138,8 @@ class SavepointDesk:
         assert self.rescaling is not None
         request, halted_at = self.rescaling
         self.rescaling = None
-        answer = Rescaled(request.parallelism or 0, now - halted_at, checkpoint)
+        assert request.parallelism is not None
+        answer = Rescaled(request.parallelism, now - halted_at, checkpoint)
         request.future.set_result(answer)
         return answer
 

@@ -1,7 +1,8 @@
 """The control plane's server: slots of one attempt connect, prove that they know its token, and talk. Driver.
 
 An asyncio loop on a thread of its own moves bytes; what was heard is handed to the coordinator's thread in order.
-Whoever does not know the attempt's token (an old worker, a stranger) is refused before anything it says is looked at.
+Whoever does not know the attempt's token (an old worker, a stranger) is refused before anything it says is looked at. In a job
+that encrypts, all is said within TLS: whoever speaks anything else is refused before that.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import contextlib
 import itertools
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tidegate.errors import ProtocolViolation
 from tidegate.ids import AttemptId, SlotId
@@ -22,9 +24,13 @@ from tidegate.wire.control import FromSlot, ToSlot, decode_from_slot, encode
 from tidegate.wire.framing import HEAD, Received, frames_of
 from tidegate.wire.handshake import MAX_HELLO_BYTES, Hello, check_hello, new_challenge, prove
 
+if TYPE_CHECKING:
+    from tidegate.wire.certificates import Certificate
+
 log = logging.getLogger("tidegate.control")
 
 HELLO_TIMEOUT_S = 20.0
+CLOSE_TIMEOUT_S = 5.0
 
 
 class ControlEvents(Protocol):
@@ -38,13 +44,23 @@ class ControlEvents(Protocol):
 class ControlServer:
     """Implements ports.SlotLinks."""
 
-    def __init__(self, bind: str, attempt: AttemptId, token: bytes, events: ControlEvents) -> None:
+    def __init__(
+        self,
+        bind: str,
+        attempt: AttemptId,
+        token: bytes,
+        events: ControlEvents,
+        certificate: Certificate | None = None,
+    ) -> None:
+        """`certificate` None: nothing is encrypted."""
         self._attempt = attempt
         self._token = token
         self._events = events
+        self._tls = None if certificate is None else certificate.server_context()
         self._numbers = itertools.count()
         self._open: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
         self._writers: dict[SlotId, asyncio.StreamWriter] = {}  #: of those, the ones that proved who they are
+        self._called: set[SlotId] = set()  #: and all that ever have, in this attempt
         self._loop = asyncio.new_event_loop()
         self._listening = socket.create_server((bind, 0))
         self.port: int = self._listening.getsockname()[1]
@@ -101,6 +117,8 @@ class ControlServer:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Not a coroutine: asyncio would forget the socket of one that is canceled before its first step."""
+        if self._tls is not None and isinstance(writer.transport, asyncio.ReadTransport):
+            writer.transport.pause_reading()  # what comes is TLS's
         self._open[writer] = self._loop.create_task(self._serve(reader, writer))
 
     def _write(self, slot: SlotId, body: bytes) -> None:
@@ -113,15 +131,21 @@ class ControlServer:
         slot: SlotId | None = None
         reason = "the connection was closed"
         try:
-            greeted, hello = await asyncio.wait_for(self._greet(reader, writer), HELLO_TIMEOUT_S)
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                if self._tls is not None:
+                    await writer.start_tls(self._tls)
+                greeted, hello = await self._greet(reader, writer)
             slot = greeted
             self._events.connected(greeted, hello)
             received = Received()
             while True:
                 self._events.said(greeted, decode_from_slot(await _read_message(reader, received)))
         except (TimeoutError, ProtocolViolation) as error:
-            log.warning("a control connection was refused: %s", error)
-            reason = str(error)
+            reason = str(error) or f"it has not said within {HELLO_TIMEOUT_S:g} s who it is"
+            log.warning("a control connection was refused: %s", reason)
+        except ssl.SSLError as error:
+            reason = f"it does not speak TLS as this attempt does ({error.reason})"
+            log.warning("a control connection was refused: %s", reason)
         except (asyncio.IncompleteReadError, OSError):
             pass  # the usual end of a connection; `lost` says it
         except asyncio.CancelledError:
@@ -135,8 +159,9 @@ class ControlServer:
             if slot is not None:
                 self._writers.pop(slot, None)
                 self._events.lost(slot, reason)
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
+        with contextlib.suppress(OSError):  # of a TLS connection that was never made asyncio says no end
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await writer.wait_closed()
         del self._open[writer]
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[SlotId, Hello]:
@@ -146,8 +171,9 @@ class ControlServer:
         if (hello.generation, hello.attempt) != (self._attempt.generation, self._attempt.number):
             raise ProtocolViolation(f"a slot of attempt g{hello.generation}-a{hello.attempt} called {self._attempt}")
         slot = SlotId(hello.layer, hello.index)
-        if slot in self._writers:
+        if slot in self._called:  # nor after its connection was lost: two workers would seal with the same keys
             raise ProtocolViolation(f"slot {slot} called twice")
+        self._called.add(slot)
         proof = prove(self._token, hello.challenge)
         writer.write(HEAD.pack(len(proof)) + proof)
         self._writers[slot] = writer

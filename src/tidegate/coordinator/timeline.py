@@ -65,8 +65,9 @@ class AttemptSpan:
     parallelism: Mapping[str, int]  #: of each vertex, by its id
     running_at: float | None = None
     ended_at: float | None = None
-    end: AttemptEnd | None = None  #: None: it goes on
+    end: AttemptEnd | None = None  #: None: it still runs
     failure: AttemptFailed | None = None
+    detail: str = ""  #: of a rescale: to what, or why
     worker: Worker | None = None  #: that failed or was lost, where it is known
     replayed: int | None = None  #: records that sources had given after the checkpoint that the next one continues from
 
@@ -94,8 +95,8 @@ class Timeline:
             case AttemptFailed():
                 replayed = None if read is None else max(0, read - self._read_at_latest)
                 self._end(AttemptEnd.FAILED, event.at, failure=event, worker=worker, replayed=replayed)
-            case StatusChanged(JobStatus.RESTARTING, _, at):
-                self._end(AttemptEnd.RESCALED, at)
+            case StatusChanged(JobStatus.RESTARTING, detail, at):
+                self._end(AttemptEnd.RESCALED, at, detail=detail)
             case StatusChanged(status, _, at) if status in _ENDS:
                 self._end(_ENDS[status], at)
             case CheckpointChanged(statistics):
@@ -123,6 +124,6 @@ class Timeline:
         self._change(end=end, ended_at=at, **more)
 
     def _change(self, **fields: object) -> None:
-        """Of the attempt that goes on; of one that has ended nothing changes any more."""
+        """Of the attempt that runs; of one that has ended nothing changes any more."""
         if self.spans and self.spans[-1].end is None:
             self.spans[-1] = replace(self.spans[-1], **fields)  # type: ignore[arg-type]

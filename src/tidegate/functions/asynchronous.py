@@ -64,7 +64,8 @@ class AsyncFunction(Generic[In, Out]):
         """In the task's thread, before the first record of each attempt. May take its time."""
 
     async def async_open(self, ctx: Context, /) -> None:
-        """In the loop, before the first call: for clients that belong to a loop."""
+        """In the loop, before the first call: for clients that belong to a loop. It may take as long as `timeout=` says; what
+        it raises fails the job, and no record."""
 
     async def async_invoke(self, value: In, ctx: AsyncContext, /) -> Out:
         """The answer for one record."""
@@ -162,3 +163,8 @@ class AsyncCalls:
     def __init__(self, function: AsyncFunction[Any, Any], settings: CallSettings) -> None:
         self.function = function
         self.settings = settings
+
+    @property
+    def owner(self) -> Any:
+        """What the user has written: it may keep operator state."""
+        return self.function.function if isinstance(self.function, PlainCall) else self.function

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from tidegate.errors import ConfigurationError
+from tidegate.state.key_columns import one_zero_one_nan
 from tidegate.state.merging import Accumulator
 
 
@@ -43,6 +44,7 @@ class ColumnAggregate:
 
     _word = ""  #: by which a built-in one is called
     columns: tuple[str, ...] = ()  #: of the records, which `partial` is given
+    compares: bool = False  #: values with each other, as Arrow does it
 
     def accumulators(self, types: list[pa.DataType], /) -> list[Accumulator]:
         """What is kept for a key, from the types of the columns. :raises ConfigurationError: for types that it cannot take."""
@@ -99,6 +101,8 @@ class _Sum(_OfOne):
 
 
 class _Extreme(_OfOne):
+    compares = True
+
     def __init__(self, column: str, how: Literal["min", "max"]) -> None:
         super().__init__(column)
         self._how = self._word = how
@@ -145,6 +149,7 @@ class _Nearest(_OfOne):
 
 class _CountDistinct(_OfOne):
     _word = "count_distinct"
+    compares = True
 
     def accumulators(self, types: list[pa.DataType], /) -> list[Accumulator]:
         if pat.is_nested(types[0]) or pat.is_dictionary(types[0]):
@@ -154,8 +159,8 @@ class _CountDistinct(_OfOne):
         return [Accumulator(pa.list_(types[0]), "distinct")]
 
     def partial(self, columns: list[pa.Array], times: np.ndarray[Any, Any], /) -> list[pa.Array]:
-        offsets = pa.array(np.arange(len(columns[0]) + 1, dtype=np.int32))
-        return [pa.ListArray.from_arrays(offsets, columns[0])]
+        values = one_zero_one_nan(columns[0]) if pat.is_floating(columns[0].type) else columns[0]
+        return [pa.ListArray.from_arrays(pa.array(np.arange(len(values) + 1, dtype=np.int32)), values)]
 
     def result(self, accumulators: list[pa.Array], /) -> pa.Array:
         return pc.fill_null(pc.list_value_length(accumulators[0]), 0).cast(pa.int64())

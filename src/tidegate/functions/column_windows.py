@@ -14,7 +14,7 @@ from tidegate.errors import ConfigurationError, GraphError
 from tidegate.functions.column_aggregates import ColumnAggregate
 from tidegate.functions.windows import WindowAssigner
 from tidegate.state.declarations import ValueState
-from tidegate.state.merging import Merging
+from tidegate.state.merging import Accumulator, Merging
 
 SLICE_END = "slice_end"  #: the column of rows that were worked out before the shuffle
 WINDOW_COLUMNS = ("window_start", "window_end")
@@ -73,6 +73,20 @@ def _array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
+def _try_out(name: str, aggregate: ColumnAggregate, accumulators: list[Accumulator]) -> None:
+    """:raises ConfigurationError: for what Arrow cannot fold, which would else be found when the first windows close."""
+    merging = Merging(("key",), tuple(accumulators))
+    nothing = pa.table(
+        [pa.array([], pa.int64()), *(pa.array([], each.type) for each in accumulators)], ["key", *merging.columns]
+    )
+    try:
+        merging.merged([nothing])
+    except pa.ArrowNotImplementedError as error:
+        raise ConfigurationError(
+            f"aggregate({name}={aggregate!r}): Arrow cannot work that out: {error}. Give an AggregateFunction."
+        ) from error
+
+
 def declare_columns(
     *,
     assigner: WindowAssigner,
@@ -100,6 +114,7 @@ def declare_columns(
             )
         given = [types[column] for column in aggregate.columns]
         own = list(aggregate.accumulators(given))
+        _try_out(name, aggregate, own)
         widths[name] = len(own)
         accumulators += own
         results.append(pa.field(name, aggregate.result_type(given)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tidegate.durations import Duration, seconds
+from tidegate.durations import Duration, duration_ms
 from tidegate.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class TimeEvictor(_BuiltIn):
 
     def __init__(self, duration: Duration, *, after: bool = False) -> None:
         super().__init__(after)
-        self.duration_ms = int(seconds(duration, "TimeEvictor") * 1000)
+        self.duration_ms = duration_ms(duration, "TimeEvictor")
 
     def _keep(self, elements: list[Timestamped]) -> list[Timestamped]:
         oldest = max(each.timestamp for each in elements) - self.duration_ms

@@ -124,7 +124,12 @@ class LookupJoin(AsyncFunction[Any, list[Any]]):
         if missing:
             found |= await self._asked(missing)
         for key, future in others.items():
-            found[key] = await asyncio.shield(future)
+            try:
+                found[key] = await asyncio.shield(future)
+            except asyncio.CancelledError:
+                if not future.cancelled() or _is_being_cancelled():
+                    raise
+                found |= await self._found([key])  # whoever had asked gave up: that is no answer for others
         return found
 
     async def _asked(self, keys: list[Any]) -> dict[Any, Any]:
@@ -155,3 +160,8 @@ class LookupJoin(AsyncFunction[Any, list[Any]]):
             self._cached.move_to_end(key)
             while len(self._cached) > self._rows_max:
                 self._cached.popitem(last=False)
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

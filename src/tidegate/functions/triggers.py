@@ -16,7 +16,7 @@ import operator
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tidegate.durations import Duration, seconds
+from tidegate.durations import Duration, duration_ms
 from tidegate.errors import ConfigurationError
 from tidegate.protocol.watermarks import MAX_WATERMARK
 from tidegate.state.declarations import ReducingState
@@ -206,7 +206,7 @@ class _Continuous(Trigger):
     next_fire = ReducingState(int, min)
 
     def __init__(self, interval: Duration) -> None:
-        self.interval_ms = int(seconds(interval, type(self).__name__) * 1000)
+        self.interval_ms = duration_ms(interval, type(self).__name__)
         if self.interval_ms < 1:
             raise ConfigurationError(f"{type(self).__name__} needs at least 1 ms, not {interval!r}")
 
@@ -232,17 +232,15 @@ class ContinuousEventTimeTrigger(_Continuous):
         ctx.register_event_time_timer(window.max_timestamp())
         if self.next_fire.get() is None:
             assert timestamp is not None
-            self._set(self._after(timestamp), ctx)
+            self._set(self._after(timestamp), window, ctx)
         return TriggerResult.CONTINUE
 
     def on_event_time(self, time: int, window: TimeWindow, ctx: TriggerContext, /) -> TriggerResult:
-        if time == window.max_timestamp():
+        if time == self.next_fire.get():
+            self.next_fire.clear()
+            self._set(time + self.interval_ms, window, ctx)
             return TriggerResult.FIRE
-        if time != self.next_fire.get():
-            return TriggerResult.CONTINUE
-        self.next_fire.clear()
-        self._set(min(time + self.interval_ms, window.max_timestamp()), ctx)
-        return TriggerResult.FIRE
+        return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
 
     def on_merge(self, window: TimeWindow, ctx: TriggerContext, /) -> None:
         ctx.merge(self.next_fire)
@@ -256,13 +254,17 @@ class ContinuousEventTimeTrigger(_Continuous):
         if (next_fire := self.next_fire.get()) is not None:
             ctx.delete_event_time_timer(next_fire)
 
-    def _set(self, time: int, ctx: TriggerContext) -> None:
-        self.next_fire.add(time)
-        ctx.register_event_time_timer(time)
+    def _set(self, time: int, window: TimeWindow, ctx: TriggerContext) -> None:
+        """Not after the window's end: then it fires for late records alone. Nor when time has come to its end: nothing more
+        comes that it could tell."""
+        if time < window.max_timestamp() and ctx.current_watermark < MAX_WATERMARK:
+            self.next_fire.add(time)
+            ctx.register_event_time_timer(time)
 
 
 class ContinuousProcessingTimeTrigger(_Continuous):
-    """Fires at each multiple of `interval` that the clock passes while the window has records, and at the window's end.
+    """Fires at each multiple of `interval` that the clock passes while the window has records, and when the clock closes the
+    window; not at the end of a window of event time.
 
     >>> tg.ContinuousProcessingTimeTrigger("10s")
     ContinuousProcessingTimeTrigger('10000ms')
@@ -271,34 +273,25 @@ class ContinuousProcessingTimeTrigger(_Continuous):
     def on_element(
         self, value: Any, timestamp: int | None, window: TimeWindow, ctx: TriggerContext, /
     ) -> TriggerResult:
-        self._at_the_end(window, ctx)
         if self.next_fire.get() is None:
             self._set(self._after(ctx.current_processing_time()), ctx)
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: TimeWindow, ctx: TriggerContext, /) -> TriggerResult:
-        if time == window.max_timestamp():
+        if time == self.next_fire.get():
+            self.next_fire.clear()
+            self._set(time + self.interval_ms, ctx)
             return TriggerResult.FIRE
-        if time != self.next_fire.get():
-            return TriggerResult.CONTINUE
-        self.next_fire.clear()
-        self._set(time + self.interval_ms, ctx)
-        return TriggerResult.FIRE
+        return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
 
     def on_merge(self, window: TimeWindow, ctx: TriggerContext, /) -> None:
         ctx.merge(self.next_fire)
-        self._at_the_end(window, ctx)
         if (next_fire := self.next_fire.get()) is not None:
             ctx.register_processing_time_timer(next_fire)
 
     def clear(self, window: TimeWindow, ctx: TriggerContext, /) -> None:
-        ctx.delete_processing_time_timer(window.max_timestamp())
         if (next_fire := self.next_fire.get()) is not None:
             ctx.delete_processing_time_timer(next_fire)
-
-    def _at_the_end(self, window: TimeWindow, ctx: TriggerContext) -> None:
-        if window.end != MAX_WATERMARK:
-            ctx.register_processing_time_timer(window.max_timestamp())
 
     def _set(self, time: int, ctx: TriggerContext) -> None:
         self.next_fire.add(time)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Union
 
-from tidegate.durations import Duration, seconds
+from tidegate.durations import Duration, duration_ms, seconds
 from tidegate.errors import ConfigurationError, ContractError
+from tidegate.types.base import is_numpy_integer
 
 Timestamp = Union[str, Callable[[Any], Any]]
 NO_TIMESTAMP = -(2**63)  #: what an assigner is told the record had before: nothing
@@ -49,7 +51,7 @@ class WatermarkStrategy:
         >>> strategy = tg.WatermarkStrategy.bounded_out_of_orderness("5s", timestamp=lambda click: click[1])
         >>> timed = clicks.assign_timestamps_and_watermarks(strategy)
         """
-        return cls(timestamp, int(seconds(bound, "bounded_out_of_orderness") * 1000))
+        return cls(timestamp, duration_ms(bound, "bounded_out_of_orderness"))
 
     @classmethod
     def for_monotonous_timestamps(cls) -> WatermarkStrategy:
@@ -67,7 +69,7 @@ class WatermarkStrategy:
         >>> strategy = tg.WatermarkStrategy.for_bounded_out_of_orderness("5s")
         >>> strategy = strategy.with_timestamp_assigner(lambda click, before: click[1])
         """
-        return cls(None, int(seconds(bound, "for_bounded_out_of_orderness") * 1000))
+        return cls(None, duration_ms(bound, "for_bounded_out_of_orderness"))
 
     @classmethod
     def for_generator(
@@ -136,7 +138,7 @@ class WatermarkStrategy:
         """
         if not isinstance(group, str) or not group:
             raise ConfigurationError(f"with_watermark_alignment: the group is a name, not {group!r}")
-        drift_ms = round(seconds(max_drift, "with_watermark_alignment") * 1000)
+        drift_ms = duration_ms(max_drift, "with_watermark_alignment")
         return replace(self, alignment=Alignment(group, drift_ms))
 
 
@@ -157,9 +159,11 @@ class WatermarkOutput:
         self.watermark: int | None = None  #: the highest of this call
         self.idle = False
 
-    def emit_watermark(self, watermark: int) -> None:
-        """No record up to this time (ms) will come any more. Ends idleness. One below an earlier one changes nothing."""
-        self.watermark = watermark if self.watermark is None else max(self.watermark, watermark)
+    def emit_watermark(self, watermark: float | datetime) -> None:
+        """No record up to this time (ms, or a datetime) will come any more. Ends idleness. One below an earlier one changes
+        nothing."""
+        given = milliseconds(watermark)
+        self.watermark = given if self.watermark is None else max(self.watermark, given)
         self.idle = False
 
     def mark_idle(self) -> None:
@@ -199,11 +203,13 @@ class TimestampAssigner:
 
 def milliseconds(value: Any) -> int:
     """A timestamp as the user gave it. :raises TypeError: for anything else."""
-    if isinstance(value, int) and not isinstance(value, bool):
+    if type(value) is int:
         return value
     if isinstance(value, datetime):
         return _of_datetime(value)
-    if isinstance(value, float):
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return math.floor(value)
+    if is_numpy_integer(value):
         return int(value)
     raise ContractError(f"a timestamp must be milliseconds since the epoch or a datetime, not {type(value).__name__}")
 
@@ -213,4 +219,4 @@ def _of_datetime(value: datetime) -> int:
     plain = value.replace(tzinfo=None)
     if offset is not None:
         plain -= offset
-    return int((plain - datetime(1970, 1, 1)).total_seconds() * 1000)
+    return (plain - datetime(1970, 1, 1)) // timedelta(milliseconds=1)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from tidegate.functions.process import Context, Out
 from tidegate.functions.window_functions import ProcessWindowFunction, WindowContext
 from tidegate.types import RecordType, stored_annotation
+from tidegate.types.copying import own_to_each
 
 if TYPE_CHECKING:
     from tidegate.functions.windows import TimeWindow
@@ -75,13 +76,16 @@ class Applied(CoGroupFunction[Any]):
 class Joined(CoGroupFunction[Any]):
     """Each left record of a window with each right one; with None where `how` keeps those that have met nobody."""
 
-    def __init__(self, pair: Callable[[Any, Any], Any], how: str) -> None:
+    def __init__(self, pair: Callable[[Any, Any], Any], types: tuple[RecordType, RecordType], how: str) -> None:
         self.pair = pair
+        self.types = types
         self.how = how
 
     def co_group(self, key: Any, context: WindowContext, first: list[Any], second: list[Any], /) -> Iterator[Any]:
-        for left, right in pairs(first, second, self.how):
-            yield self.pair(left, right)
+        found = list(pairs(first, second, self.how))
+        lefts, rights = ([pair[side] for pair in found] for side in (0, 1))
+        left, right = (type.copier() for type in self.types)
+        return map(self.pair, own_to_each(lefts, left), own_to_each(rights, right))
 
 
 def pairs(lefts: Sequence[Any], rights: Sequence[Any], how: str) -> Iterator[tuple[Any, Any]]:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any
 
+from tidegate.errors import ConfigurationError
 from tidegate.functions.evictors import Evictor
 from tidegate.functions.process import Context
 from tidegate.functions.triggers import Trigger, innermost
@@ -23,6 +24,7 @@ from tidegate.functions.windows import WindowAssigner
 from tidegate.state.declarations import Declaration, ListState, declared_states
 
 TRIGGER_STATE = "trigger_"  #: before the name of a trigger's state
+OWN_STATES = ("contents", "timestamps", "sessions")
 
 WindowFunction = ProcessWindowFunction[Any, Any] | WindowBatchFunction[Any] | PairColumns
 
@@ -81,6 +83,12 @@ def declare(
         states["sessions"] = ListState(tuple[int, int, int, int])
     for part, prefix in ((function, ""), (innermost(trigger), TRIGGER_STATE)):
         for name, declaration in (declared_states(part) if part is not None else {}).items():
+            if part is function and (name in OWN_STATES or name.startswith(TRIGGER_STATE)):
+                raise ConfigurationError(
+                    f"state {name!r} ({declaration.line}): windows have one of that name themselves, as they have "
+                    f"{', '.join(OWN_STATES)} and {TRIGGER_STATE}...: call it otherwise",
+                    state=name,
+                )
             states[prefix + name] = _renamed(declaration, prefix + name)
     windowed: Windowed = type("DeclaredWindowed", (Windowed,), states)()  # cloudpickle ships it whole
     windowed.assigner = assigner

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from tidegate.durations import Duration, seconds
+from tidegate.durations import Duration, duration_ms
 from tidegate.errors import ConfigurationError
 from tidegate.functions.evictors import CountEvictor, Evictor
 from tidegate.functions.triggers import (
@@ -273,7 +273,7 @@ class CumulativeProcessingTimeWindows(CumulativeEventTimeWindows):
 
 
 class EventTimeSessionWindows(WindowAssigner):
-    """A session of a key: it goes on while the next record is no more than `gap` later.
+    """A session of a key: it continues while the next record is no more than `gap` later.
 
     `SELECT *, min(time) OVER w AS window_start, max(time) OVER w + $gap AS window_end FROM (
     SELECT *, sum(begins::int) OVER (PARTITION BY key ORDER BY time ROWS UNBOUNDED PRECEDING) AS session FROM (
@@ -304,7 +304,7 @@ class EventTimeSessionWindows(WindowAssigner):
             assert self.gap_ms is not None
             return [TimeWindow(timestamp, timestamp + self.gap_ms)]
         gap = self._gap_of(value)
-        gap_ms = gap if isinstance(gap, int) else int(seconds(gap, "the gap of a session") * 1000)
+        gap_ms = gap if isinstance(gap, int) else duration_ms(gap, "the gap of a session")
         if gap_ms <= 0:
             raise ConfigurationError(f"the gap of a session must be more than 0, and that of {value!r} is {gap!r}")
         return [TimeWindow(timestamp, timestamp + gap_ms)]
@@ -368,7 +368,7 @@ def _said(offset: Duration) -> tuple[Duration, ...]:
 
 def _positive(duration: Duration, what: str, owner: object) -> int:
     name = type(owner).__name__
-    ms = int(seconds(duration, f"{name}: {what}") * 1000)
+    ms = duration_ms(duration, f"{name}: {what}")
     if ms < 1:
         raise ConfigurationError(f"{name}: {what} must be at least 1 ms, not {duration!r}")
     return ms
@@ -376,7 +376,7 @@ def _positive(duration: Duration, what: str, owner: object) -> int:
 
 def _offset(duration: Duration, period_ms: int, owner: object) -> int:
     name = type(owner).__name__
-    ms = int(seconds(duration, f"{name}: offset") * 1000)
+    ms = duration_ms(duration, f"{name}: offset")
     if ms >= period_ms:
         raise ConfigurationError(f"{name}: the offset must be less than the {period_ms} ms after which windows repeat")
     return ms

@@ -47,19 +47,17 @@ def check_names(definition: ast.FunctionDef) -> None:
     _Follower(definition).follow()
 
 
+def names_assigned(definition: ast.FunctionDef) -> set[str]:
+    """By whatever way, in comprehensions too."""
+    return {node.id for node in ast.walk(definition) if _is_stored(node)} | _bound_by_statements(definition)
+
+
 class _Follower:
     def __init__(self, definition: ast.FunctionDef) -> None:
         self._definition = definition
         own = {argument.arg for argument in definition.args.args}
-        stored = [node.id for node in _outside_comprehensions(definition) if _is_stored(node)]
-        imported = [
-            (alias.asname or alias.name).partition(".")[0]
-            for node in ast.walk(definition)
-            if isinstance(node, (ast.Import, ast.ImportFrom))
-            for alias in node.names
-        ]
-        caught = [node.name for node in ast.walk(definition) if isinstance(node, ast.ExceptHandler) and node.name]
-        self._locals = own | set(stored) | set(imported) | set(caught)
+        stored = {node.id for node in _outside_comprehensions(definition) if _is_stored(node)}
+        self._locals = own | stored | _bound_by_statements(definition)
         self._all = frozenset(self._locals)
 
     def follow(self) -> None:
@@ -150,6 +148,18 @@ class _Follower:
     def _name(self, name: str, assigned: frozenset[str]) -> None:
         if name in self._locals and name not in assigned:
             raise NotFollowed(f"its variable {name} is not assigned on every way to where it is read")
+
+
+def _bound_by_statements(definition: ast.FunctionDef) -> set[str]:
+    """By `import` and `except ... as`, whose names are no nodes."""
+    found: set[str] = set()
+    for node in ast.walk(definition):
+        match node:
+            case ast.Import(names) | ast.ImportFrom(_, names):
+                found.update((alias.asname or alias.name).partition(".")[0] for alias in names)
+            case ast.ExceptHandler(_, str(name)):
+                found.add(name)
+    return found
 
 
 def _is_stored(node: ast.AST) -> TypeGuard[ast.Name]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+from collections.abc import Collection
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 _OUTER = "_tg_outer"
@@ -56,19 +57,40 @@ def definition_of(text: FunctionText, function: FunctionType) -> ast.FunctionDef
     if not isinstance(definition, ast.FunctionDef) or definition.decorator_list:
         return None
     ast.increment_lineno(module, text.first_line - 1)
-    code = compiled_inside(definition, function.__code__)
-    return definition if code is not None and _same(code, function.__code__) else None
+    for imported in _perhaps_imported(definition, function):
+        code = compiled_inside(definition, function.__code__, imported)
+        if code is not None and _same(code, function.__code__):
+            return definition
+    return None
 
 
-def compiled_inside(definition: ast.FunctionDef, method: CodeType) -> CodeType | None:
+def _perhaps_imported(definition: ast.FunctionDef, function: FunctionType) -> list[set[str]]:
+    """Python compiles `math.floor(x)` in another way where the file says `import math`. The file is not read for that: either
+    nothing of what is called upon was imported there, or the modules were, or all that another module has made."""
+    called_upon = {
+        node.func.value.id
+        for node in ast.walk(definition)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name)
+    }
+    known = {name: function.__globals__[name] for name in called_upon if name in function.__globals__}
+    modules = {name for name, value in known.items() if isinstance(value, ModuleType)}
+    own = (None, function.__module__)
+    foreign = modules | {name for name, value in known.items() if getattr(value, "__module__", None) not in own}
+    return [set(), *([modules] if modules else []), *([foreign] if foreign != modules else [])]
+
+
+def compiled_inside(definition: ast.FunctionDef, method: CodeType, imported: Collection[str] = ()) -> CodeType | None:
     """The code of a definition that stands in the place of a method: it reads the same variables of a function around it.
 
     It has the method's file and qualified name, which are what tracebacks, profiles and flame graphs show.
+
+    :param imported: names that the file imports.
     """
     outer = ast.parse(f"def {_OUTER}():\n    pass").body[0]
     assert isinstance(outer, ast.FunctionDef)
     outer.body = [*(ast.parse(f"{name} = None").body[0] for name in method.co_freevars), definition]
-    made = compile(ast.fix_missing_locations(ast.Module([outer], [])), method.co_filename, "exec", dont_inherit=True)
+    body = [*(ast.parse(f"import {name}").body[0] for name in imported), outer]
+    made = compile(ast.fix_missing_locations(ast.Module(body, [])), method.co_filename, "exec", dont_inherit=True)
     (around,) = (const for const in made.co_consts if isinstance(const, CodeType))
     codes = [const for const in around.co_consts if isinstance(const, CodeType) and const.co_name == definition.name]
     return _renamed(codes[0], codes[0].co_qualname, method.co_qualname) if len(codes) == 1 else None

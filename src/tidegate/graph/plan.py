@@ -73,7 +73,7 @@ class Chain:
 @dataclass(frozen=True, slots=True)
 class PlannedEdge:
     """A logical edge with its place. One inside a chain is a function call; it has an index only for a restore: records
-    may have been under way on it when it crossed slots, at another parallelism."""
+    may have been in flight on it when it crossed slots, at another parallelism."""
 
     index: EdgeIndex
     edge: Edge

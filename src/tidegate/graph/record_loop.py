@@ -26,12 +26,12 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
-from tidegate.graph.assigned_names import NotFollowed, check_names
+from tidegate.graph.assigned_names import NotFollowed, check_names, names_assigned
 from tidegate.graph.function_text import FunctionText, compiled_inside, definition_of, plain_method
 from tidegate.state.declarations import ValueState, declared_states
 from tidegate.types import RecordType
@@ -39,6 +39,7 @@ from tidegate.types.records import DataclassRecords, SchemaRecords, TupleRecords
 
 _NO_TEXT = "its text cannot be read (it was typed into a shell, is decorated, or is not in its file any more)"
 _OWN_CALLS = ("_tg_append", "_tg_put", "_tg_type", "_tg_fit_", "_tg_own_", "_tg_entries_")
+_YIELDS = (ast.Yield, ast.YieldFrom)
 _BITS = f"-{1 << 63} <= _tg_value <= {(1 << 63) - 1}"
 
 
@@ -61,6 +62,7 @@ class RecordLoop:
     parameters: tuple[str, ...]
     fields: tuple[int, ...] | None  #: the columns whose values stand in a row, after what else does; None: the record
     columns: int | None  #: how many lists of values it fills; None: it fills one, of records
+    is_generator: bool  #: the function is one: a StopIteration that gets out of it is an error
 
 
 def unfit(function: object, text: FunctionText | None, records: RecordType, out: RecordType) -> str:
@@ -103,13 +105,14 @@ def _written(
         raise NotFollowed("it takes other arguments than self, the record and the context")
     _refuse_shapes(definition)
     own, row, context = (argument.arg for argument in arguments.args)
-    if any(isinstance(node, ast.Name) and node.id in (own, row, context) and not isinstance(node.ctx, ast.Load)
-           for node in ast.walk(definition)):  # fmt: skip
+    if not names_assigned(definition).isdisjoint({own, row, context}):
         raise NotFollowed("it assigns one of its arguments")
+    _refuse_assigned_states(definition, own, dict(ways.states))
     read = _fields_read(definition, row, records) if ways.by_field else None
     width = _columns_emitted(definition, out) if ways.in_columns else None
     writer = _Writer(own, row, context, dict(ways.states), records, read, width)
-    writer.emits_later = not any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(definition))
+    is_generator = any(isinstance(node, _YIELDS) for node in ast.walk(definition))
+    writer.emits_later = not is_generator
     writer.stamped = ways.stamped
     body = writer.block(copy.deepcopy(definition).body)
     target = ["_tg_key", "_tg_chunk", "_tg_user_key"]
@@ -142,7 +145,7 @@ def _written(
     closure = tuple(cells[name] for name in code.co_freevars)
     run = FunctionType(code, method.__globals__, method.__name__, None, closure)
     run.__qualname__ = method.__qualname__
-    return RecordLoop(run, tuple(parameters[3:]), None if read is None else tuple(read), width)
+    return RecordLoop(run, tuple(parameters[3:]), None if read is None else tuple(read), width, is_generator)
 
 
 def _hands_over(body: list[ast.stmt], own: str, context: str) -> bool:
@@ -158,15 +161,29 @@ def _hands_over(body: list[ast.stmt], own: str, context: str) -> bool:
 
 
 def _refuse_shapes(definition: ast.FunctionDef) -> None:
-    yields = [node for node in ast.walk(definition) if isinstance(node, (ast.Yield, ast.YieldFrom))]
+    """What is given out leaves at once, where the function would give it to its caller: nothing may stand in between that could
+    stop it on its way, or take it back."""
+    yields = [node for node in ast.walk(definition) if isinstance(node, _YIELDS)]
     alone = [node.value for node in ast.walk(definition) if isinstance(node, ast.Expr)]
     if any(node not in alone for node in yields):
         raise NotFollowed("it uses what a yield gives back")
     for node in ast.walk(definition):
-        if isinstance(node, (ast.For, ast.While)) and any(isinstance(inner, ast.Return) for inner in ast.walk(node)):
+        inside = list(ast.walk(node))
+        if isinstance(node, (ast.For, ast.While)) and any(isinstance(inner, ast.Return) for inner in inside):
             raise NotFollowed("it returns out of a loop")
-        if isinstance(node, ast.Try) and any(isinstance(inner, (ast.Yield, ast.YieldFrom)) for inner in ast.walk(node)):
-            raise NotFollowed("it yields inside a try")
+        if isinstance(node, (ast.Try, ast.With)):
+            what = "try" if isinstance(node, ast.Try) else "with"
+            if any(isinstance(inner, _YIELDS) for inner in inside):
+                raise NotFollowed(f"it yields inside a {what}")
+            if any(isinstance(inner, ast.Return) and not _is_nothing(inner.value) for inner in inside):
+                raise NotFollowed(f"it returns what it emits inside a {what}")
+
+
+def _refuse_assigned_states(definition: ast.FunctionDef, own: str, states: Mapping[str, str]) -> None:
+    for node in ast.walk(definition):
+        match node:
+            case ast.Attribute(ast.Name(id), name, ast.Store()) if id == own and name in states:
+                raise NotFollowed(f"it assigns self.{name}, which is a state")
 
 
 def _fields_read(definition: ast.FunctionDef, row: str, records: RecordType) -> list[int] | None:

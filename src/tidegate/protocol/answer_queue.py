@@ -81,10 +81,11 @@ class AnswerQueue(Generic[E]):
 
     def fence(self, watermark: int) -> None:
         fences = self._segments[-1].fences
-        if fences and (watermark != IDLE or fences[-1].watermark == IDLE):
-            fences[-1] = Fence(watermark)
-        else:
-            fences.append(Fence(watermark))
+        if watermark != IDLE:
+            fences.clear()
+        elif fences and fences[-1].watermark == IDLE:
+            return
+        fences.append(Fence(watermark))
 
     @property
     def can_leave(self) -> bool:

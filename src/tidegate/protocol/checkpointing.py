@@ -67,6 +67,7 @@ from tidegate.protocol.checkpoint_events import (
     TimePassed,
     TriggerCheckpoint,
 )
+from tidegate.protocol.checkpoint_invariants import invariants
 from tidegate.protocol.checkpoint_states import MOVES, CheckpointState, TriggeredCheckpoint
 from tidegate.protocol.logged import LoggedCheckpoint
 from tidegate.protocol.story import Story
@@ -132,7 +133,7 @@ class CheckpointScheduler:
         match event:
             case SlotBecameReady(slot):
                 self.ready.add(slot)
-                if self.ready == self.slots and self.policy.interval_s is not None and self.next_periodic is None:
+                if self.all_ready and self.policy.interval_s is not None and self.next_periodic is None:
                     self.next_periodic = now + self.policy.interval_s
             case SlotEnded(slot):
                 self.ended.add(slot)
@@ -183,6 +184,16 @@ class CheckpointScheduler:
         self.stop = request
         return []
 
+    # Compared by their numbers: with thousands of slots, and an event of each, whole sets would be compared a million times.
+
+    @property
+    def all_ready(self) -> bool:
+        return len(self.ready) == len(self.slots)
+
+    @property
+    def all_ended(self) -> bool:
+        return len(self.ended) == len(self.slots)
+
     def in_state(self, *states: CheckpointState) -> list[TriggeredCheckpoint]:
         """Oldest first."""
         return [each for each in self.checkpoints.values() if each.state in states]
@@ -211,51 +222,9 @@ class CheckpointScheduler:
 
     def validate(self) -> None:
         """The invariants, as far as a state shows them. For tests, after each event. :raises ProtocolViolation:"""
-        broken = [what for what, holds in self._invariants() if not holds]
+        broken = [what for what, holds in invariants(self) if not holds]
         if broken:
             raise self.story.violation("; ".join(broken))
-
-    def _invariants(self) -> list[tuple[str, bool]]:
-        known = list(self.checkpoints.values())
-        ids = list(self.checkpoints)
-        storing = [each.checkpoint for each in known if each.storing and each.commits]
-        return [
-            ("ids grow, and the next is above all", ids == sorted(ids) and all(id < self.next_id for id in ids)),
-            ("each is under its own id", all(id == each.checkpoint for id, each in self.checkpoints.items())),
-            ("what has ended is forgotten", all(MOVES[each.state] for each in known)),
-            (
-                "exactly those that wait for a slot are PENDING",
-                all((each.snapshots.keys() != self.slots) == (each.state is CheckpointState.PENDING) for each in known),
-            ),
-            (
-                "nobody but a slot of the plan has acknowledged",
-                all(each.snapshots.keys() <= self.slots for each in known),
-            ),
-            (
-                "only savepoints wait for another",
-                all(not each.commits for each in known if each.state is CheckpointState.UNCOVERED),
-            ),
-            (
-                "a savepoint that is covered is stored",
-                all(
-                    each.checkpoint > self.latest_completed for each in known if each.state is CheckpointState.UNCOVERED
-                ),
-            ),
-            ("what commits is newer than what was completed", all(id > self.latest_completed for id in storing)),
-            (
-                "at most so many as allowed wait for slots",
-                len(self.in_state(CheckpointState.PENDING)) <= self.policy.max_concurrent,
-            ),
-            ("nothing is triggered before all are ready", not known or self.ready == self.slots),
-            (
-                "after the last checkpoint there is none",
-                self.final is None or all(id <= self.final for id in ids),
-            ),
-            (
-                "a finished attempt has nothing under way",
-                not self.finished or (self.final is not None and not self.under_way),
-            ),
-        ]
 
     def next_wake(self) -> float | None:
         """When TimePassed is due, at the latest."""
@@ -263,12 +232,12 @@ class CheckpointScheduler:
         if self.ends_by is not None:
             return min([*times, self.ends_by])
         # After the end of all input nothing periodic comes any more: a time in the past would keep the driver spinning.
-        periodic = self.ready == self.slots and self.ended != self.slots and self.final is None and not self.finished
+        periodic = self.all_ready and not self.all_ended and self.final is None and not self.finished
         if self.stop is not None:
             periodic = False
         if periodic and self.next_periodic is not None and len(self.under_way) < self.policy.max_concurrent:
             times.append(max(self.next_periodic, self.last_completion + self.policy.min_pause_s))
-        if self.ready == self.slots == self.ended and self.final is None and not self.under_way:
+        if self.all_ready and self.all_ended and self.final is None and not self.under_way:
             times.append(self.final_not_before)
         return min(times, default=None)
 
@@ -393,7 +362,7 @@ class CheckpointScheduler:
     # -- triggers -----------------------------------------------------------------------------------------------
 
     def _trigger(self, now: float) -> list[Action]:
-        if self.finished or self.ready != self.slots or self.final is not None:
+        if self.finished or not self.all_ready or self.final is not None:
             return []
         if self.stop is not None and self.stop.stop is StopMode.DRAIN and not self.drained:
             self.drained = True
@@ -439,7 +408,7 @@ class CheckpointScheduler:
 
     def _last_purpose(self) -> Purpose | None:
         """Of the last checkpoint, when it is time for it."""
-        if self.ended == self.slots:
+        if self.all_ended:
             # Input that has ended cannot be suspended: the savepoint is that of a drained job.
             return Purpose.FINAL if self.stop is None or self.stop.stop is StopMode.RESCALE else Purpose.DRAIN
         if self.stop is None or self.stop.stop is StopMode.DRAIN:

@@ -169,38 +169,43 @@ class ReceiveWindow:
 
 
 class CreditBoard:
-    """The driver's side: passes grants on, the newest of each, and not more often than the driver can bear.
+    """The driver's side: passes grants on, the newest of each, and not more often than the driver can bear. Until then what a
+    receiver says costs nothing: its next word replaces it as a whole.
 
     A grant for a sender that has not called yet waits for it: a receiver that has lifted its limit does not speak again.
     """
 
     def __init__(self, slots: int) -> None:
         self._pause_s = slots / MAX_MESSAGES_PER_S
-        self._waiting: dict[SlotId, dict[int, Grant]] = {}  #: by sender and receiver
-        self._early: dict[SlotId, dict[int, Grant]] = {}  #: the same, for senders that have not called yet
+        self._news: dict[SlotId, Progress] = {}  #: the newest of each receiver that was not passed on
+        self._early: dict[SlotId, dict[int, Grant]] = {}  #: by sender that has not called yet, and receiver
+        self._called: dict[SlotId, dict[int, Grant]] = {}  #: the same, of senders that have called since
         self._connected: set[SlotId] = set()
         self._last_s = -math.inf
 
     def on_connected(self, sender: SlotId) -> None:
         self._connected.add(sender)
         if sender in self._early:
-            self._waiting[sender] = self._early.pop(sender)
+            self._called[sender] = self._early.pop(sender)
 
     def on_progress(self, receiver: SlotId, progress: Progress) -> None:
-        for number, processed in enumerate(progress.processed):
-            window = None if progress.windows is None else progress.windows[number]
-            sender = SlotId(receiver.layer - 1, number)
-            grants = self._waiting if sender in self._connected else self._early
-            grants.setdefault(sender, {})[receiver.index] = Grant(receiver.index, processed, window)
+        self._news[receiver] = progress
 
     def take_due(self, now: float) -> list[tuple[SlotId, list[Grant]]]:
-        if not self._waiting or now < self._last_s + self._pause_s:
+        if not (self._news or self._called) or now < self._last_s + self._pause_s:
             return []
-        self._last_s = now
-        due = [(sender, list(grants.values())) for sender, grants in self._waiting.items()]
-        self._waiting = {}
-        return due
+        due, self._called = self._called, {}
+        for receiver, progress in self._news.items():
+            for number, processed in enumerate(progress.processed):
+                window = None if progress.windows is None else progress.windows[number]
+                sender = SlotId(receiver.layer - 1, number)
+                grants = due if sender in self._connected else self._early
+                grants.setdefault(sender, {})[receiver.index] = Grant(receiver.index, processed, window)
+        self._news = {}
+        if due:
+            self._last_s = now
+        return [(sender, list(grants.values())) for sender, grants in due.items()]
 
     @property
     def due_at(self) -> float:
-        return self._last_s + self._pause_s if self._waiting else math.inf
+        return self._last_s + self._pause_s if self._news or self._called else math.inf

@@ -116,7 +116,9 @@ class SlotMachine:
     channels: frozenset[ChannelId]  #: every physical input; none for the first layer
     exactly_once: bool = True
     limits: str = "memory and disk"  #: of what may be kept for a checkpoint, in words
-    aligned_at_most_s: float | None = None  #: whatever the trigger says: no barrier waits here for longer
+    aligned_at_most_s: float | None = (
+        None  #: whatever the trigger says: no barrier waits here for longer, but a savepoint's
+    )
     flows: bool = False  #: input is processed: the slot is open, and no barrier of a stop has passed
     opened: bool = False
     halted_by: CheckpointId | None = None
@@ -195,7 +197,7 @@ class SlotMachine:
         if told is None or told.state is S.ENDED or told.triggered_at is not None:
             return []
         told.triggered_at, told.order, told.halts = now, event.order, event.halts
-        after_s = self._unaligned_after(event.unaligned_after_s)
+        after_s = self._unaligned_after(event)
         if not self.channels:
             return self._triggered_at_source(told, after_s, event.restored_wait, now)
         if told.state in WAITING:
@@ -205,9 +207,11 @@ class SlotMachine:
             return []
         return self._settle(told)  # its barriers were quicker
 
-    def _unaligned_after(self, told_s: float | None) -> float | None:
-        given = [each for each in (told_s, self.aligned_at_most_s) if each is not None]
-        return min(given, default=None)
+    def _unaligned_after(self, told: Triggered) -> float | None:
+        limits = [told.unaligned_after_s]
+        if told.order is None and not told.halts:  # another program may continue from it, without what was under way
+            limits.append(self.aligned_at_most_s)
+        return min((each for each in limits if each is not None), default=None)
 
     def _triggered_at_source(
         self, told: SlotCheckpoint, after_s: float | None, restored_wait: bool, now: float

@@ -92,7 +92,7 @@ class Guard:
         given = request.query_params.get("token")
         if given is not None and request.method == "GET" and self._is_token(given):
             response = RedirectResponse(request.url.path, 303)  # so that the token does not stay in the address
-            response.set_cookie(COOKIE, given, httponly=True, samesite="strict")
+            response.set_cookie(COOKIE, given, httponly=True, samesite="strict", secure=request.url.scheme == "https")
             return response
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._is_token(bearer.strip()):

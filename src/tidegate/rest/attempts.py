@@ -53,7 +53,7 @@ def _attempt(span: AttemptSpan, before: AttemptSpan | None, names: dict[str, str
         ]
         if changed
         else [],
-        "why": "" if span.failure is None else (span.failure.error.splitlines() or [""])[0],
+        "why": span.detail if span.failure is None else (span.failure.error.splitlines() or [""])[0],
         "replayed": span.replayed,
     }
 

@@ -253,7 +253,7 @@ def _find(job: ServedJob, id: int) -> CheckpointStatistics:
     checkpoint = job.view.snapshot().checkpoints.get(id)
     if checkpoint is None:
         raise not_found(
-            f"checkpoint {id} of job {job.id} is not known, or was forgotten: the newest 1,000 are remembered"
+            f"checkpoint {id} of job {job.id} is not known, or was forgotten: only the newest are remembered, at most 1,000"
         )
     return checkpoint
 

@@ -164,6 +164,13 @@ METRICS: tuple[Metric, ...] = (
         "checkpoints that were given up while the job ran on, by reason",
         ("reason",),
     ),
+    Metric(
+        Scope.OUR_JOB,
+        "scaling_decisions_total",
+        C,
+        "what the autoscaler has decided: rescaled, or held where more would help and could not be had",
+        ("outcome",),
+    ),
     Metric(Scope.OUR_JOB, "checkpoint_duration_seconds", H, "from the trigger until a checkpoint was complete"),
     Metric(
         Scope.OUR_JOB,

@@ -18,6 +18,7 @@ from tidegate.coordinator.observing import (
 from tidegate.coordinator.rates import Load, SubtaskRates
 from tidegate.ids import SlotId
 from tidegate.protocol.watermarks import MAX_WATERMARK
+from tidegate.rest.checkpoints import is_savepoint
 from tidegate.rest.metric_table import Type
 from tidegate.rest.numbers import counts_of, ms
 from tidegate.rest.served import ServedJob, Vertex
@@ -43,6 +44,7 @@ class Measured:
     rates: dict[tuple[str, int], SubtaskRates]
     loads: dict[SlotId, Load]
     latest: CheckpointStatistics | None  #: completed
+    sized: CheckpointStatistics | None  #: the same, but not a savepoint: that one's tables are not counted by operator
     now: float
 
     @classmethod
@@ -56,6 +58,7 @@ class Measured:
             rates=job.subtask_rates(),
             loads=job.loads(),
             latest=completed[-1] if completed else None,
+            sized=next((c for c in reversed(completed) if not is_savepoint(c)), None),
             now=time.time(),
         )
 
@@ -160,7 +163,7 @@ class Measured:
             numbers["currentOutputWatermark"] = metrics.watermark
             if metrics.watermark != MAX_WATERMARK:  # the end of event time is not late
                 numbers["watermarkLag"] = ms(self.now) - metrics.watermark
-        part = self._part(slot)
+        part = None if self.sized is None else self.sized.acknowledged.get(slot)
         if part is not None:
             numbers["stateSize"] = part.operator_bytes.get(uid, 0)
         numbers |= metrics.own

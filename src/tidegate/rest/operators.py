@@ -92,6 +92,7 @@ def _operator(measured: Measured, vertex: Vertex, uid: str, rates: Any, hot: lis
         for name, value in metrics.counters.items():
             counters[name] = counters.get(name, 0) + value
     watermark = min(marks) if len(marks) == len(found) and marks else None
+    is_late = watermark not in (None, MAX_WATERMARK) and not measured.snapshot.status.is_terminal
     state = [measured.of_operator(uid, i, vertex.slot(i)).get("stateSize", 0) for i in range(vertex.parallelism)]
     return {
         "uid": uid,
@@ -108,7 +109,7 @@ def _operator(measured: Measured, vertex: Vertex, uid: str, rates: Any, hot: lis
         "idle": None if rates is None else rates.idle,
         "backPressured": None if rates is None else rates.backpressured,
         "watermark": watermark,
-        "watermarkLag": None if watermark in (None, MAX_WATERMARK) else ms(measured.now) - watermark,
+        "watermarkLag": ms(measured.now) - (watermark or 0) if is_late else None,
         "stateSize": sum(state),
         "bytesIn": sum(m.bytes_in for m in found),
         "bytesOut": sum(m.bytes_out for m in found),

@@ -119,6 +119,8 @@ def _add_measures(page: _Page, job: ServedJob, of_job: Labels) -> None:
         page.add(Scope.OUR_JOB, {"failures_total": number}, of_job | {"kind": kind})
     for reason, number in measures.failed_checkpoints.items():
         page.add(Scope.OUR_JOB, {"failed_checkpoints_total": number}, of_job | {"reason": reason})
+    for outcome, number in measures.scalings.items():
+        page.add(Scope.OUR_JOB, {"scaling_decisions_total": number}, of_job | {"outcome": outcome})
     page.add_histogram(Scope.OUR_JOB, "checkpoint_duration_seconds", measures.checkpoint_s, of_job)
     for vertex in job.vertices():
         latency = measures.latency_s.get(vertex.slot(0).layer)

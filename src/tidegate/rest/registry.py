@@ -2,8 +2,9 @@
 
     ~/.local/state/tidegate/jobs/<job id>-<pid>.json        or under TIDEGATE_REGISTRY, or XDG_STATE_HOME
 
-A file holds the address and the token of the job's REST, so folder and files are for their owner alone. It is written before
-the first attempt and removed when the job has ended; that of a driver that was killed is removed by whoever finds it.
+A file holds the address of the job's REST, its token and what its certificate is known by, so folder and files are for their
+owner alone. It is written before the first attempt and removed when the job has ended; that of a driver that was killed is
+removed by whoever finds it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ class Entry(msgspec.Struct, frozen=True):
     started_at: float  # epoch seconds
     token: str | None = None
     storage: str | None = None
+    fingerprint: str | None = None  # of the certificate, where the address is an https one
+
+    def __repr__(self) -> str:  # without the token
+        return f"Entry(id={self.id!r}, name={self.name!r}, url={self.url!r}, pid={self.pid}, host={self.host!r})"
 
     @property
     def file_name(self) -> str:

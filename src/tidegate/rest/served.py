@@ -120,9 +120,9 @@ class ServedJob:
         if isinstance(event, SlotReported):
             with self._lock:
                 self._meter.note(event.slot, event.heartbeat, self.clock())
-        elif isinstance(event, StatusChanged) and event.status.is_terminal:
+        elif isinstance(event, StatusChanged) and event.status is not JobStatus.RUNNING:
             with self._lock:
-                self._meter.clear()  # nothing flows any more
+                self._meter.clear()  # nothing flows: what was measured last is not of now
         elif isinstance(event, SlotSampled):
             self.profile.note(event.slot, event.sampled, self.clock())
         elif isinstance(event, AttemptStarted):

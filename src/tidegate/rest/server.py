@@ -13,8 +13,10 @@ import logging
 import os
 import secrets
 import socket
+import ssl
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -27,6 +29,9 @@ from tidegate.rest.operations import Operations
 from tidegate.rest.pages import pages
 from tidegate.rest.served import JobTable, ServedJob
 from tidegate.storage.store import without_credentials
+
+if TYPE_CHECKING:
+    from tidegate.wire.certificates import Certificate
 
 log = logging.getLogger("tidegate.rest")
 
@@ -41,11 +46,16 @@ TOKEN_VARIABLE = "TIDEGATE_REST_TOKEN"
 class RestSettings:
     address: str
     port: int | None
-    token: str | None
+    token: str | None = field(repr=False)
+    tls: bool = False
+    certificate: str | None = None  #: files; None: one is made
+    key: str | None = None
 
     @classmethod
     def of(cls, config: JobConfig) -> RestSettings:
-        return cls(config.rest_address, config.rest_port, config.rest_token or os.environ.get(TOKEN_VARIABLE) or None)
+        token = config.rest_token or os.environ.get(TOKEN_VARIABLE) or None
+        files = (config.certificate, config.certificate_key) if config.rest_tls else (None, None)
+        return cls(config.rest_address, config.rest_port, token, config.rest_tls, *files)
 
 
 class RestServer:
@@ -55,25 +65,29 @@ class RestServer:
         """:raises ConfigurationError: when the address or the port cannot be had."""
         self.jobs = JobTable()
         self.operations = Operations()
+        certificate = _certificate(settings)
+        self.fingerprint = None if certificate is None else certificate.fingerprint
         self._socket = listen(settings.address, settings.port)
         is_local = is_loopback(self._socket.getsockname()[0])
         self.token = settings.token or (None if is_local else secrets.token_urlsafe(32))
         host = "localhost" if is_local else _reachable(settings.address)
         self.port: int = self._socket.getsockname()[1]
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        scheme = "http" if certificate is None else "https"
+        self.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
         app = make_app(self.jobs, self.operations, self.token, pages())
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                server_header=False,
-                limit_concurrency=MAX_CONNECTIONS,
-                timeout_keep_alive=5,
-                ws="none",
-            )
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_keep_alive=5,
+            ws="none",
         )
+        config.load()
+        config.ssl = None if certificate is None else certificate.server_context(ssl.TLSVersion.TLSv1_2)
+        self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="tidegate-rest", daemon=True)
         self._thread.start()
 
@@ -89,6 +103,7 @@ class RestServer:
             host=socket.gethostname(),
             started_at=job.started_at,
             token=self.token,
+            fingerprint=self.fingerprint,
             storage=None if storage is None else without_credentials(storage),
         )
         if registry.add(entry):
@@ -110,6 +125,18 @@ class RestServer:
             self._server.run(sockets=[self._socket])
         except BaseException:
             log.exception("REST has ended; the job continues without it")
+
+
+def _certificate(settings: RestSettings) -> Certificate | None:
+    """:raises ConfigurationError: when the one that was given cannot be used."""
+    if not settings.tls:
+        return None
+    from tidegate.rest.certificate import kept_certificate
+    from tidegate.wire.certificates import given_certificate
+
+    if settings.certificate is not None and settings.key is not None:
+        return given_certificate(settings.certificate, settings.key)
+    return kept_certificate(_reachable(settings.address))
 
 
 def listen(address: str, port: int | None) -> socket.socket:

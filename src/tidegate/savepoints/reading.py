@@ -183,7 +183,7 @@ class Savepoint:
     @property
     def format(self) -> str:
         """Of a savepoint: canonical, which others read, or native. Of a checkpoint: full, incremental, with "unaligned" where
-        it holds records under way.
+        it holds records in flight.
 
         >>> savepoint = tg.Savepoint.load(path)
         >>> savepoint.format
@@ -219,7 +219,7 @@ class Savepoint:
         raise ConfigurationError(f"{self.path} has no operator with uid {uid!r}; there are {there}")
 
     def states(self) -> list[StateSummary]:
-        """Everything with rows, by operator: keyed state, timers, operator state, records under way.
+        """Everything with rows, by operator: keyed state, timers, operator state, records in flight.
 
         >>> savepoint = tg.Savepoint.load(path)
         >>> [(state.uid, state.name, state.rows) for state in savepoint.states()]
@@ -290,7 +290,7 @@ class Savepoint:
         return self.keyed_state(uid, EVENT_TIMERS if domain == "event" else PROCESSING_TIMERS)
 
     def in_flight(self) -> list[StateTable]:
-        """Records under way, of an unaligned checkpoint; a table for each edge.
+        """Records in flight, of an unaligned checkpoint; a table for each edge.
 
         >>> savepoint = tg.Savepoint.load(path)
         >>> savepoint.in_flight()

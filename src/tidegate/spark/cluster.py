@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,7 @@ import cloudpickle
 from tidegate.ids import AttemptId
 from tidegate.ports import GangEnd
 from tidegate.spark.gang import Gang, GangResult
-from tidegate.spark.session import check_slots, driver_address, own_session
+from tidegate.spark.session import check_slots, driver_address, is_local, own_session, total_slots
 from tidegate.task.main import ShippedAttempt, run_layer
 from tidegate.types.main_program import program_imports, with_program_classes
 
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from tidegate.ports import CrashPoints
     from tidegate.spark.pipelined import LayerFunction
     from tidegate.task.program import SlotSettings
+    from tidegate.wire.handshake import ControlAddress
+
+log = logging.getLogger("tidegate.spark")
 
 LOCAL_EXECUTOR = "driver"  #: Spark's name for it in local mode
 
@@ -41,22 +46,20 @@ class SparkCluster:
         crash_points: CrashPoints,
     ) -> None:
         self._session = own_session(session)
+        self._is_local = is_local(session.sparkContext.master)
         self._plan = plan
         self._settings = settings
         self._storage_uri = storage_uri
         self._crash_points = crash_points
         self.bind_address, self.call_address = driver_address(session)
 
-    def gang(
-        self, attempt: AttemptId, address: tuple[str, int], token: bytes, on_end: Callable[[GangEnd, str], None]
-    ) -> Gang:
+    def gang(self, attempt: AttemptId, coordinator: ControlAddress, on_end: Callable[[GangEnd, str], None]) -> Gang:
         shipped = cloudpickle.dumps(
             ShippedAttempt(
                 job=self._plan.job,
                 plan=with_program_classes(self._plan),
                 attempt=attempt,
-                token=token,
-                address=address,
+                coordinator=coordinator,
                 settings=self._settings,
                 storage_uri=self._storage_uri,
                 crash_points=self._crash_points,
@@ -80,14 +83,43 @@ class SparkCluster:
     def check_plan(self, plan: JobPlan) -> None:
         check_slots(self._session, len(plan.slots))
 
+    def slots(self) -> int:
+        """Of all executors that are there now."""
+        return total_slots(self._session)
+
     def use_plan(self, plan: JobPlan) -> None:
         self._plan = plan
+
+    def leaving_executors(self) -> frozenset[str]:
+        """Those that Spark decommissions."""
+        if self._is_local:
+            return frozenset()
+        pending = self._session.sparkContext._jsc.sc().schedulerBackend().executorsPendingDecommission()
+        return frozenset(str(pending.keySet().mkString("\n")).split("\n")) if pending.nonEmpty() else frozenset()
+
+    def warm_up(self, done: Callable[[], None]) -> None:
+        """A task that does nothing on each executor: Spark deals them out one by one. It starts the worker daemon, which
+        imports all, and has the JVM load what a slot needs."""
+
+        def run() -> None:
+            try:
+                tasks = len(self._session.sparkContext._jsc.sc().statusTracker().getExecutorInfos())
+                self._session.range(0, tasks, 1, tasks).mapInArrow(_pass_on, "id long").collect()
+            except Exception:  # the job moves all the same, and takes longer
+                log.exception("executors were not warmed up")
+            done()
+
+        threading.Thread(target=run, name="tidegate-warming", daemon=True).start()
 
     def replace_executor(self, executor: str) -> None:
         """Let the cluster manager kill the executor and start another. `killExecutor` would also lower the number of
         executors that the application asks for, and the job would wait for slots for ever."""
         if executor != LOCAL_EXECUTOR:
             self._session.sparkContext._jsc.sc().killAndReplaceExecutor(executor)
+
+
+def _pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return batches
 
 
 def _layer_function(shipped: bytes, layer: int) -> LayerFunction:

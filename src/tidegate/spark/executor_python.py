@@ -10,7 +10,7 @@ import re
 
 #: What Tidegate itself imports there. The daemon looks for all of it, so that what lacks is said at once.
 NEEDED = (
-    "pyarrow", "numpy", "pandas", "msgspec", "obstore", "xxhash", "cloudpickle", "typing_extensions", "rich",
+    "pyarrow", "numpy", "pandas", "msgspec", "obstore", "xxhash", "cryptography", "cloudpickle", "typing_extensions", "rich",
 )  # fmt: skip
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'(?: \(nor ((?:'\w+',? ?)+)\))?")
 _NO_NAME = re.compile(r"ImportError: (.+)")

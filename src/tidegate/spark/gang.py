@@ -60,8 +60,8 @@ class Gang:
         # And future jobs: an attempt may be cancelled before its thread has handed the job to Spark.
         self._session.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
 
-    def executors_left(self) -> list[str]:
-        """Executors on which Spark still counts tasks of this gang as running, by id. For a gang that has ended: a task
+    def executors(self) -> list[str]:
+        """Executors on which Spark counts tasks of this gang as running, by id. Of a gang that has ended too: a task
         that does not answer keeps its slot, and the check before the next gang does not see it."""
         return sorted({task.executorId() for task in self._tasks() if task.status() == "RUNNING"})
 

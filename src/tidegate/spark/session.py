@@ -16,7 +16,15 @@ from tidegate.python_paths import path_entry, prepend_for_children
 from tidegate.spark.jvm_output import drawer, start_jvm
 from tidegate.spark.masters import check_master, did_not_start
 from tidegate.spark.pipelined import check_has_jvm
-from tidegate.spark.settings import COMFORT, SESSION, check_static, static_settings
+from tidegate.spark.settings import (
+    COMFORT,
+    ENCRYPTING,
+    SESSION,
+    check_encrypting,
+    check_static,
+    encrypting_keys,
+    static_settings,
+)
 from tidegate.spark.shipping import Shipment, pack
 from tidegate.spark.slot_width import TASK_CPUS, cluster_settings, local_width, narrower
 
@@ -46,6 +54,8 @@ def make_session(
     extra: Mapping[str, str] | None = None,
     python: ExecutorPython | None = None,
     layers: int = 1,
+    *,
+    encrypt: bool = False,
 ) -> SparkSession:
     """A session with everything set, and what executors need shipped to them. A running one of the same process is taken, if it
     fits. The slots of one subtask in all layers share a core, unless `spark.task.cpus` is given.
@@ -57,14 +67,15 @@ def make_session(
 
     if SparkContext._active_spark_context is not None:
         session = SparkSession.builder.getOrCreate()
-        check_session(session)
+        check_session(session, encrypt)
         return session
     given = {**submitted_settings(), **(extra or {})}
     master = master or given.get("spark.master")
     local_slots = slots_needed * LOCAL_SPARE_FACTOR + 2
     if master is None or master == "local" or (master.startswith("local[") and master.endswith("*]")):
         master = f"local[{max(local_slots, 16)}]"
-    settings = {"spark.app.name": app, **COMFORT, **static_settings(), **given, "spark.master": master}
+    private = {setting.key: setting.value for setting in ENCRYPTING} if encrypt and not is_local(master) else {}
+    settings = {"spark.app.name": app, **COMFORT, **static_settings(), **private, **given, "spark.master": master}
     python = python or ExecutorPython()
     executable = python.executable or given.get("spark.pyspark.python")
     shipment: Shipment | None = None
@@ -76,6 +87,8 @@ def make_session(
         if python.archives:
             log.warning("archives are for the executors of a cluster; on this machine nothing is unpacked")
     else:
+        if encrypt:
+            check_encrypting(settings)
         check_master(master)
         shipment = pack(sys.path[0], python.files, python.archives)
         settings |= shipment.settings(given) | cluster_settings(master, slots_needed, layers, given)
@@ -95,7 +108,7 @@ def make_session(
         raise
     drawer.close()
     quieten(session)
-    check_session(session)
+    check_session(session, encrypt)
     if shipment is not None:
         shipment.send(session)
     return session
@@ -118,11 +131,13 @@ def local_cores(master: str) -> int:
     return int(master.removeprefix("local[").rstrip("]").partition(",")[0])
 
 
-def check_session(session: SparkSession) -> None:
-    """:raises SparkSettingsError: naming what to set."""
+def check_session(session: SparkSession, encrypt: bool = False) -> None:
+    """`encrypt`: the job asks for it. :raises SparkSettingsError: naming what to set."""
     check_has_jvm(session)
     conf = session.sparkContext.getConf()
     check_static({key: conf.get(key) for key in [*static_settings()]})
+    if encrypt and not is_local(session.sparkContext.master):  # there, tasks never leave the driver's JVM
+        check_encrypting({key: conf.get(key) for key in encrypting_keys()})
 
 
 def own_session(session: SparkSession) -> SparkSession:

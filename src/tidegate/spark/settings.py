@@ -39,6 +39,15 @@ STATIC = (
     Setting("spark.shuffle.streaming.readerMaxMemory", "524288", "bounds what is in front of a barrier", False),
     Setting("spark.rpc.io.threads", "1", "each writer task starts that many server threads", False),
     Setting("spark.task.reaper.enabled", "true", "frees the slots of tasks that will not die", False),
+    Setting(
+        "spark.decommission.enabled", "true", "an executor that is told to go says so, and the job moves first", False
+    ),
+    Setting(
+        "spark.executor.decommission.signal",
+        "TERM",
+        "SIGTERM is what machines, pods and supervisors send; it gives the job the time to move",
+        False,
+    ),
     Setting("spark.speculation", "false", "a pipelined group cannot run a task twice"),
     Setting("spark.dynamicAllocation.enabled", "false", "a pipelined group holds its slots"),
 )
@@ -48,6 +57,15 @@ SESSION = (
     Setting("spark.sql.execution.arrow.maxRecordsPerBatch", "1", "a row is a frame and must not be held back"),
     Setting("spark.sql.execution.pandas.udf.buffer.size", "256", "each Arrow message is flushed at once"),
 )
+
+#: What a job that encrypts needs on a cluster, where Spark sends its tasks over the network and the attempt's key with them.
+ENCRYPTING = (
+    Setting("spark.authenticate", "true", "whoever knows no secret of Spark's may not ask for the job's keys"),
+    Setting("spark.network.crypto.enabled", "true", "else Spark sends the job's keys in the clear"),
+    Setting("spark.network.crypto.cipher", "AES/GCM/NoPadding", "Spark's default can be changed on its way", False),
+    Setting("spark.network.crypto.authEngineVersion", "2", "Spark's default derives its keys less well", False),
+)
+_RPC_BY_TLS = "spark.ssl.rpc.enabled"  #: in place of network.crypto
 
 #: Not needed, but what a session of ours gets.
 COMFORT = {
@@ -75,6 +93,31 @@ def check_static(actual: Mapping[str, str | None]) -> None:
             f"with\n{lines}\nor let StreamEnvironment make the session.",
             missing=[s.key for s in wrong],
         )
+
+
+def check_encrypting(actual: Mapping[str, str | None]) -> None:
+    """:raises SparkSettingsError: for a session of a cluster that would send the keys of a job that encrypts in the clear."""
+    by_tls = actual.get(_RPC_BY_TLS) == "true"
+    wrong = [
+        setting
+        for setting in ENCRYPTING
+        if setting.required
+        and actual.get(setting.key) != setting.value
+        and not (by_tls and setting.key == "spark.network.crypto.enabled")
+    ]
+    if wrong:
+        lines = "\n".join(f'    .config("{s.key}", "{s.value}")   # {s.reason}' for s in wrong)
+        raise SparkSettingsError(
+            "the job is to be encrypted (security.ssl.internal.enabled), and this Spark session is not: make it with\n"
+            f"{lines}\n({_RPC_BY_TLS} may take the place of spark.network.crypto.enabled). A standalone cluster needs the same "
+            "spark.authenticate.secret on its master, its workers and the driver.",
+            missing=[s.key for s in wrong],
+        )
+
+
+def encrypting_keys() -> list[str]:
+    """What `check_encrypting` wants to know."""
+    return [*(setting.key for setting in ENCRYPTING), _RPC_BY_TLS]
 
 
 def _default(setting: Setting) -> str:

@@ -1,95 +1,93 @@
 """What a state's values are in beyond memory: runs on the local disk (state/runs.py). Executor.
 
 Written and read by the task's thread; what a snapshot has taken over is written by the snapshot's thread, or by whoever comes
-first. Runs are merged in a thread of their own, so neither a record nor a barrier waits for it.
+first. What is written because memory is full is written ahead of need, in a thread of its own, and runs are merged in another:
+neither a record nor a barrier waits for it, unless the next lot is full before this one is written.
 
-    hand_over   the changes of a snapshot: a run to be, newer than all runs       pending
-    settle      they are sorted and written                                       a run, the newest
-    merge       neighbours in age become one run; the oldest one forgets what is gone
+    hand_over     the changes of a snapshot: a run to be, newer than all runs     pending
+    write_ahead   the same, of a table that has half of what it may have
+    settle        they are sorted and written, the oldest first                   a run, the newest
+    merge         neighbours in age become one run; the oldest one forgets what is gone
 
-Invariant 1. A snapshot is the runs of its moment and its pending changes. Runs never change, so nothing that is written, merged
+Invariant 1. A snapshot is the runs of its moment and what was pending. Runs never change, so nothing that is written, merged
              or deleted afterwards can alter it.
-Invariant 2. At most one set of changes is pending: whatever is written later is written after it.
-Invariant 3. The error of a merge is raised by the next read or write, in the task's thread. Until then nothing is lost: runs
-             are replaced only by a merged one that is complete.
-
-Int keys in the empty namespace, the usual ones, have runs of their own (a tier), in which a key is a number; all others are
-bytes there. Runs are merged as soon as there are many of about one size (as RocksDB's universal compaction does it): a key is
-rewritten O(log n) times, and a large run only when the newer ones are together as large. When more
-than MAX_WAITING are to be merged, a write waits.
+Invariant 2. What is pending is written in the order in which it was handed over, and becomes runs and is pending no more in one
+             step: who looks at what is pending first, and at the runs then, misses nothing.
+Invariant 3. The error of a thread is raised by the next read or write, in the task's thread. Until then nothing is lost: runs
+             are replaced only by a merged one that is complete, and what could not be written stays pending.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import StorageError
-from tidegate.state.key_hash import hash_int64s
-from tidegate.state.namespaces import split_namespaces
-from tidegate.state.runs import Column, Columns, Loaded, Part, Run, find_in, listed, merged, order_of, take
+from tidegate.state import tiers
+from tidegate.state.cold_keys import INTS, OTHERS, Keys
+from tidegate.state.rocksdb_keys import address_in
+from tidegate.state.runs import (
+    LOWER,
+    MAX_ORDER,
+    Column,
+    Columns,
+    Loaded,
+    Part,
+    Run,
+    StoredPart,
+    find_in,
+    listed,
+    merged,
+    take,
+    together,
+)
+from tidegate.state.tiers import Tier
 
 if TYPE_CHECKING:
     from tidegate.state.rocksdb_keys import Addresses
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-MAX_RUNS = 6  #: of one tier, before some are merged
-MAX_WAITING = 64  #: runs of one tier; then a write waits for the merge, so reads never have to look through more
-_AT_ONCE_ROWS = 16_384  #: so few are merged where they are written: a thread takes longer to start
-INTS, OTHERS = "ints", "others"
+FEW_ROWS = 4096  #: of one key, in all runs, are looked at one by one
+FEW_ROWS_OF_KEY = 64  #: are worth to be read with those of other keys, before anybody has asked
 
 
-class Keys:
-    """Some keys, in the one or two forms in which tiers know them."""
-
-    def __init__(self, keys: list[Any] | Array, addresses: Addresses, state: str) -> None:
-        #: (tier, places in `keys`, hashes, identities)
-        self.forms: list[tuple[str, Array, Array, Column]] = []
-        if isinstance(keys, np.ndarray):
-            self._add_ints(np.arange(len(keys)), keys, addresses, state)
-            return
-        are_ints = [key.__class__ is int and -(1 << 63) <= key < 1 << 63 for key in keys]
-        if all(are_ints):
-            self._add_ints(np.arange(len(keys)), np.array(keys, dtype=np.int64), addresses, state)
-            return
-        is_int = np.array(are_ints, dtype=np.bool_)
-        ints = np.flatnonzero(is_int)
-        if len(ints):
-            numbers = np.array([keys[at] for at in ints.tolist()], dtype=np.int64)
-            self._add_ints(ints, numbers, addresses, state)
-        places = np.flatnonzero(~is_int)
-        others = [keys[at] for at in places.tolist()]
-        bare, namespaces = split_namespaces(others)
-        hashes = addresses.key_type.hash_many(bare)
-        identities = pa.array(addresses.of_many(others, state), pa.large_binary())
-        self.forms.append((OTHERS, places, order_of(hashes, namespaces), identities))
-
-    def _add_ints(self, places: Array, numbers: Array, addresses: Addresses, state: str) -> None:
-        hashes = hash_int64s(np.ascontiguousarray(numbers))
-        addresses.own_groups(hashes, numbers, state)
-        self.forms.append((INTS, places, hashes, numbers))
+def _add_older(
+    found: dict[bytes, bytes | None], identities: Iterable[bytes], cells: Iterable[bytes], present: Iterable[bool]
+) -> None:
+    """Rows that are older than those in `found`; None: gone."""
+    for identity, cell, there in zip(identities, cells, present, strict=True):
+        found.setdefault(identity, cell if there else None)
 
 
 class Changed:
     """Rows that are to become a run. Made in the task's thread, sorted wherever they are first needed."""
 
-    def __init__(self, make: Callable[[], tuple[Keys, Column, Array]]) -> None:
+    def __init__(
+        self, make: Callable[[], tuple[Keys, Column, Array]], rows: int, known: Mapping[Any, Any] = {}
+    ) -> None:
         """`make` gives keys, cells, and which of them are present. It is called once, in any thread: it must give what was
-        handed over, whatever has happened since."""
+        handed over, whatever has happened since.
+
+        :param rows: about how many they are.
+        :param known: what they say, by table key and as the table keeps it, for its reads.
+        """
         self._make = make
         self._lock = threading.Lock()
         self._columns: dict[str, Columns] | None = None
+        self.rows = rows
+        self.known = known
         self.runs: dict[str, Run] = {}  #: what of it is written
 
     def columns(self) -> dict[str, Columns]:
-        """By tier, in the order of their hashes. Each key at most once."""
+        """By tier, in the order of their hashes. Each row at most once."""
         with self._lock:
             if self._columns is None:
                 keys, cells, present = self._make()
@@ -101,113 +99,51 @@ class Changed:
                 del self._make
             return self._columns
 
-    def written(self, tier: str, part: Part) -> Run:
+    def written(self, tier: str, part: Part) -> None:
         self.columns()[tier] = part.columns  # those in memory are not needed any more
-        run = self.runs[tier] = Run([part])
-        return run
+        self.runs[tier] = Run([part])
 
 
-class Tier:
-    """The runs of one form of keys, newest first."""
+class Stretch(NamedTuple):
+    """Some rows of a tier that are neighbours."""
 
-    def __init__(self, cold: Cold) -> None:
-        self.runs: tuple[Run, ...] = ()  #: replaced as a whole, under the lock
-        self._cold = cold
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._stopped = False
-        self.merged_rows = 0
-
-    def add(self, run: Run) -> None:
-        with self._lock:
-            self.runs = (run, *self.runs)
-        if self._thread is not None and self._thread.is_alive() and len(self.runs) > MAX_WAITING:
-            self._thread.join()
-        if self._thread is not None and self._thread.is_alive():
-            return  # it looks again when it is done; two merges at a time could take the same run
-        due = self._due()
-        if sum(run.rows for run in due) <= _AT_ONCE_ROWS:
-            self._merge(due)
-        else:
-            self._thread = threading.Thread(target=self._merge_all, name="tidegate-merge", daemon=True)
-            self._thread.start()
-
-    def append(self, runs: Iterable[Run]) -> None:
-        """Of other keys than those that are here."""
-        with self._lock:
-            self.runs = (*self.runs, *runs)
-
-    def _due(self) -> tuple[Run, ...]:
-        """Neighbours that are to become one: as many as are no larger than all newer ones of them together."""
-        runs = self.runs
-        if len(runs) <= MAX_RUNS:
-            return ()
-        if sum(run.rows for run in runs[:-1]) >= runs[-1].rows:
-            return runs
-        for start in range(len(runs) - 1):
-            total, stop = runs[start].rows, start + 1
-            while stop < len(runs) and runs[stop].rows <= 1.1 * total:
-                total += runs[stop].rows
-                stop += 1
-            if stop - start >= 2:
-                return runs[start:stop]
-        return runs[: len(runs) - MAX_RUNS + 1]
-
-    def _merge_all(self) -> None:
-        while not self._stopped and self._cold.failed is None and (due := self._due()):
-            try:
-                self._merge(due)
-            except Exception as error:  # invariant 3
-                self._cold.failed = error
-
-    def _merge(self, due: Sequence[Run]) -> None:
-        if not due:
-            return
-        is_oldest = due[-1] is self.runs[-1]
-        parts = []
-        with self._cold.local_disk():
-            for run in due:
-                for part in run.parts:
-                    part.check()
-            for columns in merged(due, forget_absent=is_oldest, part_bytes=self._cold.part_bytes):
-                if self._stopped:
-                    return
-                parts.append(Part.write(self._cold.folder, columns))
-        self.merged_rows += sum(run.rows for run in due)
-        with self._lock:
-            at = self.runs.index(due[0])
-            self.runs = (*self.runs[:at], *([Run(parts)] if parts else []), *self.runs[at + len(due) :])
-
-    def wait(self) -> None:
-        """Until nothing is being merged."""
-        if self._thread is not None:
-            self._thread.join()
-
-    def close(self) -> None:
-        self._stopped = True
-        self.wait()
-        self.runs = ()
+    newest: Columns | None  #: what is there
+    rows: int  #: that were looked at, older ones and those of keys that are gone too
+    go_on: int | None  #: the hash after them; None: that was all
 
 
 class Cold:
-    """One state's values on the local disk."""
+    """What one state has on the local disk."""
 
-    def __init__(self, folder: Path, addresses: Addresses, state: str, part_bytes: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        addresses: Addresses,
+        state: str,
+        part_bytes: int,
+        forms: Sequence[str] = (INTS, OTHERS),
+    ) -> None:
         self.folder = folder
         self.part_bytes = part_bytes
         self.failed: Exception | None = None
         self._addresses = addresses
         self._state = state
-        self.tiers = {INTS: Tier(self), OTHERS: Tier(self)}
-        self.pending: Changed | None = None
-        self._lock = threading.Lock()  #: of `pending`
+        self.tiers = {name: Tier(self) for name in forms}
+        self.pending: tuple[Changed, ...] = ()  #: newest first; replaced as a whole, under the lock
+        self.lock = threading.Lock()  #: of `pending` and of the runs
+        self._writing = threading.Lock()  #: what is pending is written by one thread at a time
+        self._writer: threading.Thread | None = None
 
     def keys(self, keys: list[Any] | Array) -> Keys:
-        return Keys(keys, self._addresses, self._state)
+        return Keys.of_values(keys, self._addresses, self._state)
+
+    def parts_of(self, keys: list[Any], parts: list[list[bytes]]) -> Keys:
+        (tier,) = self.tiers
+        return Keys.of_parts(tier, keys, parts, self._addresses, self._state)
 
     @property
     def is_empty(self) -> bool:
-        return self.pending is None and not any(tier.runs for tier in self.tiers.values())
+        return not self.pending and not any(tier.runs for tier in self.tiers.values())
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -217,10 +153,9 @@ class Cold:
         if self.is_empty:
             return
         for name, places, order, identity in self.keys(keys).forms:
-            pending = self.pending if with_pending else None  # before the runs: in between it may become one
-            runs: tuple[Run, ...] = self.tiers[name].runs
-            if pending is not None and (newest := pending.columns().get(name)) is not None:
-                runs = (Run([Loaded(newest)]), *runs)
+            pending = self.pending if with_pending else ()  # before the runs: in between it may become some
+            newest = [rows for changed in pending if (rows := changed.columns().get(name)) is not None]
+            runs = (*(Run([Loaded(rows)]) for rows in newest), *self.tiers[name].runs)
             for columns, sought, at in find_in(runs, order, identity):
                 there = np.take(columns.present, at)
                 if not there.all():
@@ -233,36 +168,135 @@ class Cold:
         self._raise_failed()
         if self.is_empty:
             return None
-        ((tier, _, order, identities),) = Keys([key], self._addresses, self._state).forms
-        identity = listed(identities)[0]
-        for run in self.tiers[tier].runs:
-            met = run.find_one(int(order[0]), identity)
+        ((tier, _, order, identities),) = self.keys([key]).forms
+        return self._newest(self.tiers[tier].runs, order[0], listed(identities)[0])
+
+    def get_part(self, key: Any, part: bytes) -> Any:
+        """The same of one row of a key."""
+        self._raise_failed()
+        (tier,) = self.tiers.values()
+        runs = tier.runs
+        if not runs:
+            return None
+        address, hashed = self._addresses.of_one(key, self._state)
+        identity = address + part
+        return self._newest(runs, np.uint64(hashed & ~LOWER | zlib.crc32(identity)), identity)
+
+    def _newest(self, runs: Sequence[Run], order: np.uint64, identity: Any) -> Any:
+        for run in runs:
+            met = run.find_one(order, identity)
             if met is not None:
                 columns, at = met
                 return listed(columns.cell[at : at + 1])[0] if columns.present[at] else None
         return None
 
+    def parts(self, key: Any) -> Iterator[tuple[bytes, bytes]]:
+        """Of one key, what is in runs now: parts and cells, in no order."""
+        self._raise_failed()
+        (tier,) = self.tiers.values()
+        runs = tier.runs
+        if not runs:
+            return iter(())
+        address, hashed = self._addresses.of_one(key, self._state)
+        first, last = hashed & ~LOWER, hashed | LOWER
+        pieces = [piece for run in runs for piece in run.between(first, last)]
+        if sum(stop - start for _, start, stop in pieces) <= FEW_ROWS:
+            found: dict[bytes, bytes | None] = {}
+            for columns, start, stop in pieces:
+                identities, cells = columns.identity[start:stop].to_pylist(), columns.cell[start:stop].to_pylist()
+                _add_older(found, identities, cells, columns.present[start:stop].tolist())
+            rows: Iterable[Any] = found.items()
+        else:
+            of_runs = [some for run in runs if (some := run.pieces(first, last))]
+            rows = self._rows_of([Run(list(map(Loaded, of_run))) for of_run in of_runs])
+        length = len(address)
+        return (
+            (identity[length:], cell)
+            for identity, cell in rows
+            if cell is not None and identity.startswith(address)  # the upper half of its hash may be another key's too
+        )
+
+    def _rows_of(self, runs: Sequence[Run]) -> Iterator[tuple[bytes, bytes]]:
+        for columns in merged(runs, forget_absent=True, part_bytes=self.part_bytes):
+            yield from zip(columns.identity.to_pylist(), columns.cell.to_pylist(), strict=True)
+
+    def parts_of_some(self, keys: list[Any], max_rows: int) -> dict[Any, list[tuple[bytes, bytes]]]:
+        """The same of many keys, as far as there are few rows of each and not more of all; those with more are not named."""
+        self._raise_failed()
+        (tier,) = self.tiers.values()
+        hashes, addresses = self._addresses.hashes(keys), self._addresses.of_many(keys, self._state)
+        uppers, of_key = np.unique(hashes & ~np.uint64(LOWER), return_inverse=True)
+        met = [places for run in tier.runs for places in run.places_of(uppers, uppers | np.uint64(LOWER))]
+        counts = np.zeros(len(uppers), np.int64)
+        for _, which, starts, stops in met:
+            counts[which] += stops - starts
+        few = counts <= FEW_ROWS_OF_KEY
+        few &= np.cumsum(np.where(few, counts, 0)) <= max_rows
+        found: list[dict[bytes, bytes | None]] = [{} for _ in uppers]
+        for columns, which, starts, stops in met:
+            wanted = few[which]
+            which, starts, lengths = which[wanted], starts[wanted], (stops - starts)[wanted]
+            rows = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+            some = columns.take(rows)
+            owners = np.repeat(which, lengths).tolist()
+            for owner, identity, cell, there in zip(
+                owners, some.identity.to_pylist(), some.cell.to_pylist(), some.present.tolist(), strict=True
+            ):
+                found[owner].setdefault(identity, cell if there else None)
+        return {
+            key: [
+                (identity[len(address) :], cell)
+                for identity, cell in found[upper].items()
+                if cell is not None and identity.startswith(address)
+            ]
+            for key, address, upper in zip(keys, addresses, of_key.tolist(), strict=True)
+            if few[upper]
+        }
+
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def hand_over(self, changed: Changed | None) -> FrozenCold:
         """A snapshot: the changes are written when somebody settles it. At once; None: nothing has changed."""
+        if changed is not None:
+            self._add(changed)
+        return FrozenCold(self)
+
+    def write_ahead(self, changed: Changed) -> None:
+        """Write it in another thread, once what was handed over before is written.
+
+        :raises StorageError: when the disk has refused that.
+        """
         self.settle()
-        self.pending = changed
-        return FrozenCold(self, changed)
+        self._add(changed)
+        if changed.rows <= tiers.AT_ONCE_ROWS:
+            self.settle()
+        else:
+            self._writer = threading.Thread(target=self._settle_in_thread, name="tidegate-write", daemon=True)
+            self._writer.start()
+
+    def _settle_in_thread(self) -> None:
+        try:
+            self.settle()
+        except Exception as error:  # invariant 3
+            self.failed = error
 
     def write(self, changed: Changed) -> None:
         """:raises StorageError: when the disk refuses it."""
+        self._add(changed)
         self.settle()
-        self._write(changed)
+
+    def _add(self, changed: Changed) -> None:
+        with self.lock:
+            self.pending = (changed, *self.pending)
 
     def settle(self, changed: Changed | None = None) -> None:
-        """What is pending (or only this, if it is) is in runs when this returns. When it fails, it stays, and fails again."""
-        if self.pending is None:
+        """What is pending (or only this and what is older) is in runs when this returns. When it fails, it stays, and fails
+        again."""
+        if not self.pending:
             return
-        with self._lock:
-            if self.pending is not None and (changed is None or changed is self.pending):
-                self._write(self.pending)
-                self.pending = None
+        with self._writing:
+            while self.pending and (changed is None or changed in self.pending):
+                self._write(self.pending[-1])
 
     def _write(self, changed: Changed) -> None:
         self._raise_failed()
@@ -270,7 +304,14 @@ class Cold:
             if name not in changed.runs:
                 with self.local_disk():
                     part = Part.write(self.folder, columns)
-                self.tiers[name].add(changed.written(name, part))
+                changed.written(name, part)
+        with self.lock:  # invariant 2
+            for name, run in changed.runs.items():
+                self.tiers[name].runs = (run, *self.tiers[name].runs)
+            self.pending = self.pending[:-1]
+        for name in changed.runs:
+            self.tiers[name].merge_some()
+            self.tiers[name].wait_for_room()
 
     def _raise_failed(self) -> None:
         if self.failed is not None:
@@ -297,12 +338,48 @@ class Cold:
         self.settle()
         for name, runs in [(name, tier.runs) for name, tier in self.tiers.items()]:
             for columns in merged(runs, forget_absent=True, part_bytes=self.part_bytes):
-                keys = (
-                    columns.identity.tolist()
-                    if name == INTS
-                    else map(self._addresses.table_key, columns.identity.to_pylist())
-                )
-                yield from zip(keys, listed(columns.cell), strict=True)
+                yield from zip(self.table_keys(name, columns.identity), listed(columns.cell), strict=True)
+
+    def rows_by_key(self) -> Iterator[tuple[Any, list[tuple[bytes, bytes]]]]:
+        """Where keys have several rows: every table key with its parts and their cells, as they are now."""
+        self.settle()
+        (tier,) = self.tiers.values()
+        of_half: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        half = -1
+        for columns in merged(tier.runs, forget_absent=True, part_bytes=self.part_bytes):
+            uppers = (columns.order >> np.uint64(32)).tolist()
+            rows = zip(uppers, columns.identity.to_pylist(), columns.cell.to_pylist(), strict=True)
+            for upper, identity, cell in rows:
+                if upper != half:
+                    yield from self._by_table_key(of_half)
+                    half, of_half = upper, {}
+                address = address_in(identity)
+                of_half.setdefault(address, []).append((identity[len(address) :], cell))
+        yield from self._by_table_key(of_half)
+
+    def _by_table_key(
+        self, rows: dict[bytes, list[tuple[bytes, bytes]]]
+    ) -> Iterator[tuple[Any, list[tuple[bytes, bytes]]]]:
+        return ((self._addresses.table_key(address), of_key) for address, of_key in rows.items())
+
+    def split(self, identities: Column) -> Iterator[tuple[Any, bytes]]:
+        """Table keys and parts."""
+        for identity in identities.to_pylist():
+            address = address_in(identity)
+            yield self._addresses.table_key(address), identity[len(address) :]
+
+    def table_keys(self, tier: str, identities: Column) -> Iterable[Any]:
+        if tier == INTS:
+            return identities.tolist()  # type: ignore[no-any-return]
+        return map(self._addresses.table_key, identities.to_pylist())
+
+    def stretch(self, tier: str, first: int, rows: int) -> Stretch:
+        """What is in runs from a hash on, about so many rows of them."""
+        runs = self.tiers[tier].runs
+        last = min((run.end_of(first, max(1, rows // len(runs))) for run in runs), default=MAX_ORDER)
+        pieces = [columns for run in runs for columns in run.pieces(first, last)]
+        newest = together(pieces, forget_absent=True) if pieces else None
+        return Stretch(newest, sum(map(len, pieces)), None if last == MAX_ORDER else last + 1)
 
     def adopt(self, runs: dict[str, list[Run]]) -> None:
         """Runs of other keys than those that are here."""
@@ -326,7 +403,10 @@ class Cold:
 
     def close(self) -> None:
         """Once or more."""
-        self.pending = None
+        with self.lock:
+            self.pending = ()
+        if self._writer is not None:
+            self._writer.join()
         for tier in self.tiers.values():
             tier.close()
 
@@ -334,24 +414,22 @@ class Cold:
 class FrozenCold:
     """The values at one moment. Read by the snapshot's thread."""
 
-    def __init__(self, cold: Cold, changed: Changed | None) -> None:
+    def __init__(self, cold: Cold) -> None:
         self._cold = cold
-        self._changed = changed
-        self._older = {name: tier.runs for name, tier in cold.tiers.items()}
+        with cold.lock:
+            self._pending = cold.pending
+            self._older = {name: tier.runs for name, tier in cold.tiers.items()}
 
     def settle(self) -> None:
-        if self._changed is not None:
-            self._cold.settle(self._changed)
+        if self._pending:
+            self._cold.settle(self._pending[0])
 
-    def link(self, folder: Path) -> dict[str, list[list[str]]]:
-        """Every part as a link in the folder, once it is settled; the names of each tier's runs, newest first."""
-        newest = {} if self._changed is None else self._changed.runs
-        named: dict[str, list[list[str]]] = {}
+    def link(self, folder: Path) -> dict[str, list[list[StoredPart]]]:
+        """Every part as a link in the folder, once it is settled; each tier's runs, newest first."""
+        linked: dict[str, list[list[StoredPart]]] = {}
         for name, older in self._older.items():
-            runs = (newest[name], *older) if name in newest else older
-            named[name] = [[part.name for part in run.parts] for run in runs]
+            newer = [changed.runs[name] for changed in self._pending if name in changed.runs]
+            runs = (*newer, *older)
             with self._cold.local_disk():
-                for run in runs:
-                    for part in run.parts:
-                        part.link(folder)
-        return named
+                linked[name] = [[part.link(folder) for part in run.parts] for run in runs]
+        return linked

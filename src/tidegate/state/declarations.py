@@ -18,13 +18,13 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, Protocol, Self, TypeVar, overload
 
 from tidegate.errors import ConfigurationError, TypeDeclarationError, UserLine
+from tidegate.state.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, ValueHandle
 from tidegate.types import DataType, data_type
 
 if TYPE_CHECKING:
-    from tidegate.state.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, ValueHandle
     from tidegate.state.ttl import Ttl
 
 T = TypeVar("T")
@@ -33,6 +33,7 @@ V = TypeVar("V")
 In = TypeVar("In", contravariant=True)
 Out = TypeVar("Out", covariant=True)
 Accumulator = TypeVar("Accumulator")
+HandleT = TypeVar("HandleT")
 Given = TypeVar("Given")  #: by a constructor's argument: the class's own variables may not be in the type of its `self`
 GivenKey = TypeVar("GivenKey")
 
@@ -99,6 +100,21 @@ class Declaration(ABC):
         return f"<{self.kind} state {self.name or '(unnamed)'}: {self.type_name}>"
 
 
+class Attribute(Generic[HandleT]):
+    """A declaration as the attribute that it is: the handle, for whoever checks the types; until there is one, refused."""
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> HandleT: ...
+
+    def __get__(self, instance: object | None, owner: type) -> Self | HandleT:
+        if instance is not None:
+            assert isinstance(self, Declaration)
+            self._refuse_access(instance)
+        return self
+
+
 class StoredValue(Declaration):
     """A state that keeps one value for each key, whatever user code sees of it."""
 
@@ -109,7 +125,7 @@ class StoredValue(Declaration):
         return self.value_type.name
 
 
-class ValueState(StoredValue, Generic[T]):
+class ValueState(StoredValue, Attribute[ValueHandle[T]], Generic[T]):
     """One value for each key. `get` gives `default` where nothing was set: None unless declared.
 
     :raises TypeDeclarationError: for a type that cannot be stored, or a default that is not of it.
@@ -150,18 +166,8 @@ class ValueState(StoredValue, Generic[T]):
         self.value_type = self._type(type)
         self.default = None if default is None else _checked_default(self.value_type, default, self.line)
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> ValueState[T]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> ValueHandle[T]: ...
 
-    def __get__(self, instance: object | None, owner: type) -> ValueState[T] | ValueHandle[T]:
-        if instance is not None:
-            self._refuse_access(instance)
-        return self
-
-
-class ListState(Declaration, Generic[T]):
+class ListState(Declaration, Attribute[ListHandle[T]], Generic[T]):
     """An ordered list for each key; `type` is that of its elements.
 
     >>> class Gather(tg.KeyedProcessFunction):
@@ -190,18 +196,8 @@ class ListState(Declaration, Generic[T]):
     def type_name(self) -> str:
         return f"list[{self.value_type.name}]"
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> ListState[T]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> ListHandle[T]: ...
 
-    def __get__(self, instance: object | None, owner: type) -> ListState[T] | ListHandle[T]:
-        if instance is not None:
-            self._refuse_access(instance)
-        return self
-
-
-class MapState(Declaration, Generic[K, V]):
+class MapState(Declaration, Attribute[MapHandle[K, V]], Generic[K, V]):
     """A map for each key. The map's own keys must be of a type whose values cannot change.
 
     >>> class Pages(tg.KeyedProcessFunction):
@@ -251,18 +247,8 @@ class MapState(Declaration, Generic[K, V]):
     def type_name(self) -> str:
         return f"map[{self.key_type.name}, {self.value_type.name}]"
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> MapState[K, V]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> MapHandle[K, V]: ...
 
-    def __get__(self, instance: object | None, owner: type) -> MapState[K, V] | MapHandle[K, V]:
-        if instance is not None:
-            self._refuse_access(instance)
-        return self
-
-
-class ReducingState(StoredValue, Generic[T]):
+class ReducingState(StoredValue, Attribute[ReducingHandle[T]], Generic[T]):
     """One value for each key, into which `add` folds each new one: `total = tg.ReducingState(int, operator.add)`.
 
     `reduce_function(so_far, new)` returns a value of the same type. The first value that is added is kept as it is.
@@ -317,16 +303,6 @@ class ReducingState(StoredValue, Generic[T]):
             )
         self.reduce_function = reduce_function
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> ReducingState[T]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> ReducingHandle[T]: ...
-
-    def __get__(self, instance: object | None, owner: type) -> ReducingState[T] | ReducingHandle[T]:
-        if instance is not None:
-            self._refuse_access(instance)
-        return self
-
 
 class Aggregate(Protocol[In, Accumulator, Out]):
     """What an AggregatingState asks of its aggregation; `tg.AggregateFunction` is one.
@@ -341,7 +317,7 @@ class Aggregate(Protocol[In, Accumulator, Out]):
     def get_result(self, accumulator: Accumulator, /) -> Out: ...
 
 
-class AggregatingState(StoredValue, Generic[In, Out]):
+class AggregatingState(StoredValue, Attribute[AggregatingHandle[In, Out]], Generic[In, Out]):
     """An accumulator for each key. `add` takes values of one type, `get` gives a result of another.
 
     The accumulator is what is stored, so its type must be known: `accumulator_type`, here or as an attribute of the
@@ -375,16 +351,6 @@ class AggregatingState(StoredValue, Generic[In, Out]):
             )
         self.value_type = self._type(declared)
         self.aggregate = aggregate
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> AggregatingState[In, Out]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> AggregatingHandle[In, Out]: ...
-
-    def __get__(self, instance: object | None, owner: type) -> AggregatingState[In, Out] | AggregatingHandle[In, Out]:
-        if instance is not None:
-            self._refuse_access(instance)
-        return self
 
 
 def declared_states(function: object) -> dict[str, Declaration]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 class DirectValue:
     """A value state whose values nobody can change: a dictionary for each chunk. To be written as DictValue.set does."""
 
+    handle: object  #: what the function's attribute is bound to
     kind: str  #: "int", "text", or "plain": how it is seen that a value needs `fit`
     exact: type | None  #: of "plain": a value of exactly this class needs none
     fit: Callable[[Any], Any]

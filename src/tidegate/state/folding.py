@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegate.errors import ConfigurationError
 from tidegate.state.declarations import ABSENT
-from tidegate.state.handles import AggregatingHandle, ListHandle, ReducingHandle, ValueHandle
+from tidegate.state.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, ValueHandle
 
 if TYPE_CHECKING:
     from tidegate.state.backend import Handle, KeyedStateBackend
@@ -95,19 +95,21 @@ class FoldedAggregating(AggregatingHandle[In, Out]):
         self._value.set(other if own is ABSENT else merge(own, other))
 
 
-def merge_namespaces(backend: KeyedStateBackend, handle: Handle, target: bytes, sources: Iterable[bytes]) -> None:
+def merge_namespaces(
+    backend: KeyedStateBackend, handle: Handle, target: bytes, sources: Iterable[bytes], *, default: Any = None
+) -> None:
     """Move what the current key has in the namespaces `sources` into `target`, in their order; they are empty then.
 
     For list, reducing and aggregating state, whose kind says how two become one. `target` is current afterwards. What
-    was moved is written anew, so a TTL begins again.
+    was moved is written anew, so a TTL begins again. Other kinds may be the key's alone, and have nothing in any window.
 
-    :raises ConfigurationError: for another kind of state, or an aggregation without `merge`.
+    :param default: of a value, what it is where nothing is stored.
+    :raises ConfigurationError: for something in another kind of state, or an aggregation without `merge`.
     """
     if not isinstance(handle, (ListHandle, FoldedReducing, FoldedAggregating)):
-        raise ConfigurationError(
-            "only list, reducing and aggregating state can be merged: of two values or maps under one key nothing says "
-            "which is to stay. Keep the state of windows that merge in one of these kinds."
-        )
+        _clear_namespaces(backend, handle, sources, default)
+        backend.set_current_namespace(target)
+        return
     for source in sources:
         if source == target:
             continue
@@ -124,3 +126,15 @@ def merge_namespaces(backend: KeyedStateBackend, handle: Handle, target: bytes, 
         backend.set_current_namespace(source)
         handle.clear()
     backend.set_current_namespace(target)
+
+
+def _clear_namespaces(backend: KeyedStateBackend, handle: Any, namespaces: Iterable[bytes], default: Any) -> None:
+    """Of a value or a map. :raises ConfigurationError: for one that holds something."""
+    for namespace in namespaces:
+        backend.set_current_namespace(namespace)
+        if len(handle) if isinstance(handle, MapHandle) else handle.get() != default:
+            raise ConfigurationError(
+                "only list, reducing and aggregating state can be merged: of two values or maps under one key nothing says "
+                "which is to stay. Keep the state of windows that merge in one of these kinds."
+            )
+        handle.clear()  # a value that is the default may have been set

@@ -42,7 +42,7 @@ class DictValue(OneByOneValue[T]):
         """What `get` and `set` do, for a loop that does it itself."""
         table = self._table
         fit, default = self._fitter.fit, self._default
-        return DirectValue("plain", self._exact, fit, default, table.chunks, table.owned, table.own)
+        return DirectValue(self, "plain", self._exact, fit, default, table.chunks, table.owned, table.own)
 
     def get(self) -> T:
         current = self._current

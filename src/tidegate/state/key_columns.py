@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from tidegate.errors import KeyTypeError
@@ -52,6 +54,30 @@ def int64_column(column: Column) -> np.ndarray[Any, Any] | None:
     if values.dtype.kind not in "iu" or (values.dtype == np.uint64 and len(values) and values.max() > _INT64_MAX):
         return None
     return values.astype(np.int64)
+
+
+def canonical_column(key_type: KeyType, column: pa.Array) -> pa.Array:
+    """Equal keys as equal values, all that Arrow's grouping knows: one zero, one NaN, Decimals without trailing zeros.
+
+    Of a key of one part; others are taken apart before.
+    """
+    if isinstance(key_type, OptionalKey):
+        key_type = key_type.inner
+    if key_type.name == "float":
+        return one_zero_one_nan(column)
+    if key_type.name == "Decimal":
+        encoded = plain_array(column).dictionary_encode()
+        different = data_type(Decimal).to_arrow(normalised_keys(key_type, encoded.dictionary))
+        return different.take(encoded.indices)
+    return column
+
+
+def one_zero_one_nan(column: pa.Array) -> pa.Array:
+    """Of floats: Arrow takes 0.0 and -0.0 for two values."""
+    if pat.is_float16(column.type):  # which Arrow does not add
+        return one_zero_one_nan(column.cast(pa.float32())).cast(column.type)
+    positive = pc.add(column, pa.scalar(0.0, column.type))
+    return pc.if_else(pc.is_nan(positive), pa.scalar(math.nan, column.type), positive)
 
 
 def normalised_keys(key_type: KeyType, column: Column) -> list[Any]:

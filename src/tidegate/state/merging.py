@@ -100,15 +100,23 @@ class Merging:
             lists = table.column(name).combine_chunks()
             rows = table.select(keys).take(pc.list_parent_indices(lists))
             rows = rows.append_column(name, pc.list_flatten(lists))
-            how: Any = (name, "distinct", pc.CountOptions(mode="only_valid"))
+            found = self._of_groups(groups, rows, name, ("distinct", pc.CountOptions(mode="only_valid")))
         else:
             time = self.columns[at + 1]
-            rows = table.take(pc.sort_indices(table.select([time]), [(time, "ascending")])).select([*keys, name])
-            how = (name, each.merge)
+            values = table.select([*keys, name, time]).filter(pc.is_valid(table.column(name)))
+            values = values.take(pc.sort_indices(values, [(time, "ascending")]))
+            # By their places, because Arrow has "first" and "last" for some types alone.
+            rows = values.select(keys).append_column(name, pa.array(np.arange(values.num_rows)))
+            places = self._of_groups(groups, rows, name, ("min" if each.merge == "first" else "max",))
+            found = values.column(name).take(places)
+        return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+    def _of_groups(self, groups: pa.Table, rows: pa.Table, name: str, how: tuple[Any, ...]) -> pa.ChunkedArray:
+        """A column folded for each group, in their order."""
+        keys = list(self.keys)
         heads = groups.select(keys).append_column(name, pa.nulls(groups.num_rows, rows.schema.field(name).type))
-        result = pa.concat_tables([heads, rows]).group_by(keys, use_threads=False).aggregate([how])
-        column = result.column(f"{name}_{each.merge}")
-        return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        grouped = pa.concat_tables([heads, rows]).group_by(keys, use_threads=False).aggregate([(name, *how)])
+        return grouped.column(f"{name}_{how[0]}")
 
     def _check_range(self, table: pa.Table, name: str) -> None:
         """Arrow's sums wrap without a word. While no row is so large that all of them could, no sum needs a look."""

@@ -2,10 +2,10 @@
 
 For an operator's subtask:
 
-    values             sorted runs, files of this backend's own (state/cold.py)
-    all other state    one database of RocksDB, a column family for each: lists, maps, timers, values with a TTL
+    values, lists, maps    sorted runs, files of this backend's own (state/cold.py)
+    timers                 one database of RocksDB, a column family for each kind
 
-What is in use is in memory as on the heap, bounded (state/rocksdb_cache.py); the rest is there. The folder is this process's
+What is in use is in memory as on the heap, bounded (state/hot_table.py); the rest is there. The folder is this process's
 own and is gone when the backend is closed: what counts is in checkpoints.
 
 A snapshot is a checkpoint of RocksDB and of the runs: hard links to files that never change. It can be read in two ways:
@@ -33,8 +33,9 @@ from tidegate.state.backend import KeyedSnapshot, LocalFile, Section, StoredFold
 from tidegate.state.cold import Cold, FrozenCold
 from tidegate.state.cold_table import ColdTable
 from tidegate.state.declarations import Declaration, ListState, MapState, StoredValue, ValueState
+from tidegate.state.hot_table import HotTable
 from tidegate.state.key_groups import overlap
-from tidegate.state.rocksdb_cache import RocksTable, Table
+from tidegate.state.rocksdb_cache import Table
 from tidegate.state.rocksdb_columns import ColdColumns, ColdColumnValue
 from tidegate.state.rocksdb_files import StateFolder, checkpoint_files, sweep
 from tidegate.state.rocksdb_keys import Addresses, group_prefix
@@ -44,9 +45,9 @@ from tidegate.state.rocksdb_options import RocksMemory, RocksSettings, database_
 from tidegate.state.rocksdb_properties import properties_of
 from tidegate.state.rocksdb_rows import MapKeys, cells_of
 from tidegate.state.rocksdb_sections import stored_sections
-from tidegate.state.rocksdb_store import Family, RocksStore, RowFormat, StoredStates, row_format
+from tidegate.state.rocksdb_store import Family, RocksStore, RowFormat, StoredStates, local_disk, row_format
 from tidegate.state.rocksdb_timers import RocksTimers
-from tidegate.state.rocksdb_values import ColdValues, HotValues, RocksValues, rocks_intake, rocks_value
+from tidegate.state.rocksdb_values import ColdValues, rocks_intake, rocks_value
 from tidegate.state.run_files import RunsOf, runs_of, taken_over
 from tidegate.state.runs import RUN_SUFFIX
 from tidegate.state.table_backend import TableBackend
@@ -93,7 +94,6 @@ class RocksStateBackend(TableBackend[Table]):
         self._store = RocksStore(self._folder.new("db"), self._options)
         self._runs_folder = self._folder.new("runs")
         self._runs_folder.mkdir()
-        self._swept_to = group_prefix(key_groups.start)  # in the first of the tables whose entries expire
 
     def _options(self) -> Options:
         return database_options(self.settings, self._memory)
@@ -117,7 +117,7 @@ class RocksStateBackend(TableBackend[Table]):
         if columnar and isinstance(declaration, ValueState) and declaration.value_type.numpy is not None:
             columns = self._with_runs(ColdColumns, declaration)
             return columns, ColdColumnValue(declaration, columns)
-        values = self._with_runs(ColdValues, declaration)
+        values = self._new_values(declaration)
         return values, rocks_value(declaration, values)
 
     def _with_runs(self, table_class: type[ColdT], declaration: Any) -> ColdT:
@@ -125,17 +125,17 @@ class RocksStateBackend(TableBackend[Table]):
         part_bytes = min(
             self.settings.table_bytes, max(self.settings.memory_bytes // 32, 64 * 1024)
         )  # a merge has some
-        table.cold = Cold(self._runs_folder, self._addresses, declaration.name, part_bytes)
+        table.cold = Cold(self._runs_folder, self._addresses, declaration.name, part_bytes, table.tiers)
         return table
 
-    def _new_values(self, declaration: StoredValue) -> RocksValues:
-        return RocksValues(declaration, *self._surroundings())
+    def _new_values(self, declaration: StoredValue) -> ColdValues:
+        return self._with_runs(ColdValues, declaration)
 
     def _new_lists(self, declaration: ListState[Any]) -> RocksLists:
-        return RocksLists(declaration, *self._surroundings())
+        return self._with_runs(RocksLists, declaration)
 
     def _new_maps(self, declaration: MapState[Any, Any]) -> RocksMaps:
-        return RocksMaps(declaration, *self._surroundings())
+        return self._with_runs(RocksMaps, declaration)
 
     def _new_timers(self, declaration: TimerState) -> tuple[Table, Handle]:
         timers = RocksTimers(declaration, *self._surroundings())
@@ -154,7 +154,7 @@ class RocksStateBackend(TableBackend[Table]):
 
     def expect(self, keys: list[Hashable]) -> None:
         for _, table, _ in self._states.values():
-            if isinstance(table, HotValues):
+            if isinstance(table, HotTable):
                 table.expect(keys)
 
     def snapshot(self) -> RocksSnapshot:
@@ -175,22 +175,16 @@ class RocksStateBackend(TableBackend[Table]):
         return snapshot
 
     def clean_up(self, budget_entries: int) -> int:
-        """Rows, of which a list may have several elements in one. Nothing is done while a snapshot is unsettled: to write
-        now would make the task wait for it."""
-        if not self._swept or not self._store.is_settled:
-            return 0
+        """Rows that are written, of which those of a list may have several elements."""
         removed, now = 0, self._now_ms()
         for _ in range(len(self._swept)):
             table = self._swept[0]
-            assert isinstance(table, RocksTable)  # with a TTL there are no runs
-            go_on, looked_at, changed = table.sweep(self._swept_to, budget_entries, now)
-            removed += changed
+            assert isinstance(table, HotTable)  # with a TTL there are no columns
+            is_round, looked_at, forgotten = table.sweep(budget_entries, now)
+            removed += forgotten
             budget_entries -= looked_at
-            if go_on is not None:
-                self._swept_to = go_on
-                break
-            self._swept.rotate(-1)
-            self._swept_to = group_prefix(self.key_groups.start)
+            if is_round:
+                self._swept.rotate(-1)
             if budget_entries <= 0:
                 break
         return removed
@@ -242,7 +236,7 @@ class RocksStateBackend(TableBackend[Table]):
             table.rebind()
             if isinstance(table, ColdTable):
                 if stored is not None and name in stored.states:
-                    taken_over(self._store.folder, stored, name, self.key_groups, table.cold)
+                    taken_over(self._store.folder, stored, name, self.key_groups, table.cold, keep_names=True)
                 else:
                     table.load_rows(self._store.dropped_rows(table.declaration))
         for path in self._store.folder.glob(f"*{RUN_SUFFIX}"):
@@ -273,7 +267,7 @@ class RocksStateBackend(TableBackend[Table]):
                 continue
             declaration, table = self._declared(written.name, written.kind)
             if msgspec.structs.replace(written, name=declaration.name) == row_format(declaration):
-                if isinstance(table, RocksTable):
+                if isinstance(table, RocksTimers):
                     self._copy_rows(states, written, table.family, ours)
                     continue
                 assert isinstance(table, ColdTable)
@@ -343,12 +337,15 @@ class RocksSnapshot(KeyedSnapshot):
 
     def settle(self) -> None:
         """Called by the store, under its lock: write, then make the checkpoint."""
-        for table, changes in self._changes:
-            table.write(changes)
-            table.written()
+        for _, changes in self._changes:
+            changes.settle()
         if not self._released.is_set():
             self._store.checkpoint(self._folder)
-            self._link_runs()
+            try:
+                self._link_runs()
+            except BaseException:  # made anew when it is tried again
+                shutil.rmtree(self._folder, ignore_errors=True)
+                raise
         self._changes = []
 
     def _link_runs(self) -> None:
@@ -357,7 +354,8 @@ class RocksSnapshot(KeyedSnapshot):
         ]
         if frozen:
             states = {name: changes.link(self._folder) for name, changes in frozen}
-            RunsOf(self._max_parallelism, states).write(self._folder)
+            with local_disk(self._folder):
+                RunsOf(self._max_parallelism, states).write(self._folder)
 
     def sections(self) -> Iterator[Section]:
         self._settled()

@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.state.cold import Changed
-from tidegate.state.cold_table import ColdTable
+from tidegate.state.cold_table import CellTable
 from tidegate.state.heap_columns import ColumnTable, ColumnValue
 from tidegate.state.heap_index import IntIndex
 from tidegate.state.heap_tables import NO_KEY, refuse_without_key
-from tidegate.state.rocksdb_values import MAX_UNWRITTEN
+from tidegate.state.hot_table import MAX_UNWRITTEN
 
 if TYPE_CHECKING:
     from tidegate.state.declarations import ValueState
@@ -114,7 +114,7 @@ class CachedColumns(ColumnTable):
         self.touched = 0
 
 
-class ColdColumns(ColdTable):
+class ColdColumns(CellTable):
     """Key -> number."""
 
     def __init__(self, declaration: ValueState[Any], *surroundings: Any) -> None:
@@ -152,7 +152,7 @@ class ColdColumns(ColdTable):
             return None
         cached.dirty[rows] = False
         values, present, keys = cached.values[rows], cached.present[rows], cached.index.column_reader()
-        return Changed(lambda: (self.cold.keys(_picked(keys, rows)), values, present))
+        return Changed(lambda: (self.cold.keys(_picked(keys, rows)), values, present), len(rows))
 
     def value_from(self, cell: Any) -> Any:
         return cell

@@ -18,12 +18,13 @@ import numpy as np
 from tidegate.errors import ProtocolViolation
 from tidegate.state.key_codec import decode_key, decode_prefix, encode_key
 from tidegate.state.key_groups import key_group, key_groups
-from tidegate.state.namespaces import in_namespace, split_namespaces
+from tidegate.state.namespaces import in_namespace, parts_of_table_key, split_namespaces
 
 if TYPE_CHECKING:
     from tidegate.state.keys import KeyType
 
 GROUP_BYTES = 2
+SEQUENCE_BYTES = 8  #: after the address, of the rows of a list
 EMPTY_NAMESPACE = b"\x00"
 
 
@@ -38,12 +39,21 @@ class Addresses:
 
     def of(self, table_key: Any, state: str) -> bytes:
         """:raises ProtocolViolation: for a key of another subtask."""
-        if table_key.__class__ is tuple:
-            return self.of_many([table_key], state)[0]
-        group = key_group(self.key_type.hash(table_key), self.max_parallelism)
+        return self.of_one(table_key, state)[0]
+
+    def of_one(self, table_key: Any, state: str) -> tuple[bytes, int]:
+        """The same, and the hash of the key."""
+        key, namespace = parts_of_table_key(table_key)
+        hashed = self.key_type.hash(key)
+        group = key_group(hashed, self.max_parallelism)
         if group not in self.own:
-            raise self._foreign(table_key, group, state)
-        return self._prefixes[group] + self.key_type.encode(table_key) + EMPTY_NAMESPACE
+            raise self._foreign(key, group, state)
+        ending = encode_key(namespace) if namespace else EMPTY_NAMESPACE
+        return self._prefixes[group] + self.key_type.encode(key) + ending, hashed
+
+    def hashes(self, table_keys: list[Any]) -> np.ndarray[Any, Any]:
+        """Of the keys, whatever their namespace."""
+        return self.key_type.hash_many(split_namespaces(table_keys)[0])
 
     def of_many(self, table_keys: list[Any], state: str) -> list[bytes]:
         """The same for each of many."""

@@ -1,7 +1,7 @@
 """How RocksDB is set up: how much memory it may take, how large its files are, when it compacts. Executor.
 
-Memory. One slot has one `RocksMemory`, which all its databases share: half of it for values in use (state/rocksdb_cache.py),
-a quarter each for blocks and for write buffers, which RocksDB charges to one cache.
+Memory. One slot has one `RocksMemory`, which all its backends share: half of it for what is in use (state/hot_table.py), a
+quarter for what is to be written, and an eighth each for RocksDB's blocks and its write buffers, which it charges to one cache.
 
 Compaction is universal (tiered): small runs are merged with small runs, and the large one is touched only when the runs
 above it have grown as large. In levels, each merge of the newest runs rewrites all that they overlap, which for changes
@@ -60,13 +60,13 @@ class RocksMemory:
     """The memory of one slot, shared by its databases. The task's thread."""
 
     def __init__(self, settings: RocksSettings) -> None:
-        quarter = max(settings.memory_bytes // 4, 64 * 1024)
-        self.clean_bytes = quarter  #: for values in use, of all states together
-        self.unwritten_bytes = quarter  #: for values that are to be written
-        self.write_buffer_bytes = quarter
-        self.blocks = Cache(2 * quarter)
+        eighth = max(settings.memory_bytes // 8, 64 * 1024)
+        self.clean_bytes = 4 * eighth  #: for what is in use, of all states together
+        self.unwritten_bytes = 2 * eighth  #: for what is to be written
+        self.write_buffer_bytes = eighth
+        self.blocks = Cache(2 * eighth)
         # Charged to the block cache: a write buffer that grows takes room from blocks, and the sum stays.
-        self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(quarter, False, self.blocks)
+        self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(eighth, False, self.blocks)
         self.states = 0  #: that have an even share each
         self._backends: list[SharesMemory] = []
 

@@ -303,6 +303,13 @@ def expiry_of(cell: bytes) -> int:
     return _EXPIRY.unpack_from(cell)[0]  # type: ignore[no-any-return]
 
 
+def expiries_of(cells: pa.Array) -> np.ndarray[Any, Any]:
+    """The same of a column (large_binary)."""
+    starts = np.frombuffer(cells.buffers()[1], np.int64)[cells.offset : cells.offset + len(cells)]
+    data = np.frombuffer(cells.buffers()[2] or b"", np.uint8)
+    return data[starts[:, None] + np.arange(_EXPIRY.size)].view("<i8").ravel()  # type: ignore[no-any-return]
+
+
 def live_cell(cell: bytes, now_ms: int) -> bytes | None:
     """The cell, None when it has expired."""
     return cell if expiry_of(cell) > now_ms else None

@@ -16,8 +16,7 @@ import pyarrow as pa
 from tidegate.errors import StateTooLarge
 from tidegate.ids import KeyGroup
 from tidegate.state.backend import Section
-from tidegate.state.rocksdb_keys import GROUP_BYTES, address_in, group_of, group_prefix, parts_of
-from tidegate.state.rocksdb_lists import SEQUENCE_BYTES
+from tidegate.state.rocksdb_keys import GROUP_BYTES, SEQUENCE_BYTES, address_in, group_of, group_prefix, parts_of
 from tidegate.state.rocksdb_plain import offsets_of
 from tidegate.state.rocksdb_rows import (
     EXPIRING,

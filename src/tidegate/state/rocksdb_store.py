@@ -10,7 +10,7 @@ written is `unsettled`:
 Invariant 1. Nothing is written between the changes of a snapshot and its checkpoint, so the checkpoint holds exactly
              the state at the moment of the snapshot.
 Invariant 2. There is at most one unsettled snapshot: the next one settles it first.
-Invariant 3. What is unsettled stays in reach of its table (state/rocksdb_cache.py), so the task's reads never miss it.
+Invariant 3. What is unsettled stays in reach of its table, so the task's reads never miss it.
 
 `db.write` and `create_checkpoint` keep the GIL, `flush` does not. So rows are sorted (twelve times as fast to insert), written
 in pieces, and flushed before the checkpoint, which then has only links to make.
@@ -94,13 +94,6 @@ class Family:
 
     def get(self, row_key: bytes) -> bytes | None:
         return self.rows.get(row_key) if self.holds_rows else None
-
-    def get_many(self, row_keys: list[bytes]) -> list[bytes | None]:
-        return self.rows.get(row_keys) if self.holds_rows and row_keys else [None] * len(row_keys)
-
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """All rows that begin with `prefix`, in order, as they are now: later writes are not seen."""
-        return self.scan_between(prefix, end_of(prefix)) if self.holds_rows else iter(())
 
     def scan_between(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         return rows_between(self.rows, start, stop)

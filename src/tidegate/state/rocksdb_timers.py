@@ -23,12 +23,13 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tidegate.state.key_codec import decode_key, decode_prefix, encode_key
 from tidegate.state.namespaces import in_namespace, parts_of_table_key
-from tidegate.state.rocksdb_cache import ENTRY_BYTES, Changes, RocksTable
+from tidegate.state.rocksdb_cache import ENTRY_BYTES, Table
 from tidegate.state.rocksdb_keys import EMPTY_NAMESPACE, GROUP_BYTES, end_of, group_of, group_prefix
 from tidegate.state.rocksdb_rows import cells_of
 from tidegate.state.timers import (
@@ -43,25 +44,30 @@ from tidegate.state.timers import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.state.rocksdb_store import Family, Row
+    from tidegate.state.rocksdb_store import Family
     from tidegate.state.sections import SectionReader
     from tidegate.state.timers import TimerState
 
 READ_AT_ONCE = 128  #: timers of a group
 MAX_NEAR = 4 * READ_AT_ONCE
+WRITTEN_AT_ONCE = 4096  #: timers, about ten milliseconds
 _FEW_HEADS = 64
 _KEY_AT = GROUP_BYTES + MOMENT_BYTES  #: where the key begins in a row's key
 
 Groups = dict[int, dict[bytes, bytes | None]]  #: key group -> row's key -> its cell, None: deleted
 
 
-class TimerChanges(Changes):
-    def __init__(self, groups: Groups) -> None:
+class TimerChanges:
+    """What was taken to be written."""
+
+    def __init__(self, table: RocksTimers, groups: Groups) -> None:
+        self._table = table
         self._groups = groups
 
-    def rows(self, family: Family) -> Iterable[Row]:
-        for rows in self._groups.values():
-            yield from rows.items()
+    def settle(self) -> None:
+        """Under the store's lock, in any thread."""
+        self._table.family.write([row for rows in self._groups.values() for row in rows.items()])
+        self._table.handed_over = {}
 
 
 class _Group:
@@ -87,11 +93,16 @@ class _Group:
             del self.near[READ_AT_ONCE:]
 
 
-class RocksTimers(RocksTable, TimerTable):
+class RocksTimers(Table, TimerTable):
     """Timers of one kind."""
+
+    family: Family
 
     def __init__(self, declaration: TimerState, *surroundings: Any) -> None:
         super().__init__(declaration, *surroundings)
+        #: Changes that were taken and may not be written yet. They may be at any time, in the snapshot's thread: a read takes
+        #: the dictionary once, and before the rows.
+        self.handed_over: Groups = {}
         self._cells = cells_of(declaration.value_type)
         self._groups: dict[int, _Group] = {}  #: those that were looked at; of the others nothing is known
         self._heads: list[tuple[bytes, int]] = []  #: a heap: moment, key and namespace of a first timer, its group
@@ -105,7 +116,7 @@ class RocksTimers(RocksTable, TimerTable):
         self._dirty_limit_bytes = self.share().unwritten_bytes
 
     def rebind(self) -> None:
-        super().rebind()
+        self.family = self.store.family(self.declaration)
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -158,8 +169,25 @@ class RocksTimers(RocksTable, TimerTable):
             rows = self._dirty[group] = {}
         rows[row_key] = cell
         self._dirty_bytes += ENTRY_BYTES
-        if self._dirty_bytes > self._dirty_limit_bytes:
-            self.write_out()
+        if self._dirty_bytes > min(self._dirty_limit_bytes, WRITTEN_AT_ONCE * ENTRY_BYTES) and (
+            self.store.is_settled or self._dirty_bytes > self._dirty_limit_bytes
+        ):
+            self._write_some()
+
+    def _write_some(self) -> None:
+        """Ahead of need, and so few that no record waits long: the others when more timers are set. While a snapshot is not
+        written, which would have to be done first, only when there is no room."""
+        with self.store.lock:
+            self.store.settle()
+            all_rows = (row for rows in self._dirty.values() for row in rows.items())
+            written = list(islice(all_rows, WRITTEN_AT_ONCE))
+            self.family.write(written)
+        for row_key, _ in written:
+            rows = self._dirty[group_of(row_key)]
+            del rows[row_key]
+            if not rows:
+                del self._dirty[group_of(row_key)]
+        self._dirty_bytes = max(self._dirty_bytes - len(written) * ENTRY_BYTES, 0) if self._dirty else 0
 
     # -- finding the first -----------------------------------------------------------------------------------------
 
@@ -244,7 +272,12 @@ class RocksTimers(RocksTable, TimerTable):
         self.resize()
         taken, self._dirty, self._dirty_bytes = self._dirty, {}, 0
         self.handed_over = taken
-        return TimerChanges(taken)
+        return TimerChanges(self, taken)
+
+    def write_out(self) -> None:
+        with self.store.lock:
+            self.store.settle()
+            self.take_changes().settle()
 
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         timers = [timer_filed_under(*parts_of_table_key(filed)) for filed in reader.keys(rows)]
@@ -260,7 +293,10 @@ class RocksTimers(RocksTable, TimerTable):
             timer = self._timer(row_key)
             yield in_namespace(timer.key, filed_namespace(timer)), timer.timestamp
 
-    def _value_in(self, address: bytes, rows: Iterator[tuple[bytes, bytes]]) -> Any:
+    def row_count(self) -> int:
+        return self.family.rows.property_int_value("rocksdb.estimate-num-keys") or 0
+
+    def live_keys(self, now_ms: int) -> Iterator[Any]:
         raise NotImplementedError("timers are not asked for by their key")
 
 

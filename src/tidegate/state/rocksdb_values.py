@@ -1,7 +1,7 @@
-"""Value state over RocksDB. Executor, the task's thread, per-record path.
+"""Value state over sorted runs. Executor, the task's thread, per-record path.
 
 A value that was set is in `dirty` until it is taken to be written; what was read, and what was taken, is in the cache. A read
-looks into `dirty`, the cache, what was handed over, the rows. Scalars are kept as objects, all others as their cells
+looks into `dirty`, the cache, what was handed over, the runs. Scalars are kept as objects, all others as their cells
 (state/rocksdb_rows.py).
 
 Classic mistake: to write a value into the cache and not into `dirty`. It would be forgotten.
@@ -9,8 +9,7 @@ Classic mistake: to write a value into the cache and not into `dirty`. It would 
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -18,55 +17,42 @@ import pyarrow as pa
 
 from tidegate.errors import TypeDeclarationError
 from tidegate.state.cold import Changed
-from tidegate.state.cold_table import ColdTable
+from tidegate.state.cold_table import CellTable
 from tidegate.state.declarations import ABSENT
 from tidegate.state.fitting import Intake
 from tidegate.state.handles import ValueHandle
 from tidegate.state.heap_tables import NO_KEY, refuse_without_key
+from tidegate.state.hot_table import MAX_UNWRITTEN, MIN_AHEAD_ROWS, HotTable
 from tidegate.state.one_by_one import OneByOneValue
-from tidegate.state.rocksdb_cache import ENTRY_BYTES, MISSING, Changes, Generations, RocksTable, Table
-from tidegate.state.rocksdb_rows import Cells, MapKeys, cells_for
-from tidegate.state.runs import listed
+from tidegate.state.rocksdb_cache import ENTRY_BYTES, MISSING
+from tidegate.state.rocksdb_rows import Cells, MapKeys, expiries_of
+from tidegate.state.runs import listed, take
 
 if TYPE_CHECKING:
-    from tidegate.state.cold import Keys
+    from tidegate.state.cold_keys import Keys
     from tidegate.state.declarations import Declaration, StoredValue
     from tidegate.state.heap_tables import CurrentKey
-    from tidegate.state.rocksdb_keys import Addresses
-    from tidegate.state.rocksdb_store import Family, Row
-    from tidegate.state.runs import Column
+    from tidegate.state.runs import Column, Columns
     from tidegate.state.sections import SectionReader
 
 T = TypeVar("T")
 
 
-#: So many changed values are written at once at the most: what a record may have to wait for.
-MAX_UNWRITTEN = 1 << 17
 #: A batch is written so many values or bytes at a time, however little memory there is: a write costs a file.
 MIN_TOGETHER = 1024
 MIN_TOGETHER_BYTES = 64 * 1024
-MIN_READ_AHEAD = 64  #: keys, however little memory there is
 
 
-class HotValues(Table):
-    """Key -> value: what is in use, in dictionaries. Where the rest is, is the subclass's matter."""
+class ColdValues(CellTable, HotTable):
+    """Key -> value. `dirty_bytes` are beyond ENTRY_BYTES for each key."""
 
     def __init__(self, declaration: StoredValue, *surroundings: Any) -> None:
-        self.cells = cells_for(declaration)
-        super().__init__(declaration, *surroundings)
-        self.dirty: dict[Any, Any] = {}
-        self.dirty_bytes = 0  #: what was set since the last write, beyond ENTRY_BYTES for each key
-        self.clean = Generations(self._size_of)
         self._seen_bytes, self._seen_cells = 0, 1
-        self._coming: list[Any] = []  #: the keys of the next records, until a read has to wait for the disk
-        self._ahead: dict[Any, Any] = {}  #: what was read for them all then; never older than what is written
-        self.resize()
+        super().__init__(declaration, *surroundings)
 
     def resize(self) -> None:
-        share = self.share()
-        self.clean.limit_bytes = share.clean_bytes // 2
-        self.dirty_limit_bytes = share.unwritten_bytes
-        self.dirty_limit = min(share.unwritten_bytes // self._entry_bytes(), MAX_UNWRITTEN)
+        super().resize()
+        self.dirty_limit = min(self.dirty_limit_bytes // self._entry_bytes(), MAX_UNWRITTEN)
 
     def _size_of(self, kept: Any) -> int:
         size = 0 if kept is ABSENT else self.cells.size_of(kept)
@@ -84,40 +70,35 @@ class HotValues(Table):
             self._seen_bytes //= 2
             self._seen_cells //= 2
 
-    @abstractmethod
-    def _stored(self, keys: list[Any]) -> Iterable[tuple[Any, Any]]:
-        """Those of the keys that are on the disk, with their values as they are kept."""
-
-    @abstractmethod
-    def _stored_one(self, key: Any) -> Any:
-        """The same for one; or ABSENT."""
-
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def find(self, key: Any) -> Any:
         """As it is kept, or ABSENT; of a key that is not in `dirty`."""
-        found = self.clean.find(key)
+        found = self.known.find(key)
         if found is MISSING:
-            found = self.handed_over.get(key, MISSING)
+            found = self._pending(key) if self.cold.pending else MISSING
             if found is MISSING:
                 found = self._ahead.get(key, MISSING)
                 if found is MISSING:
                     found = self._look_ahead(key) if self._coming else self._stored_one(key)
-            self.clean.remember(key, found)
+            self.known.remember(key, found)
         return found
 
-    def expect(self, keys: list[Any]) -> None:
-        """The keys of the next records. When one of them has to be read from the disk, all are, together; where a function
-        reads nothing, nothing is read."""
-        self._coming, self._ahead = keys, {}
+    def _pending(self, key: Any) -> Any:
+        """To be asked before the runs are: what is not in it any more is in them."""
+        for changed in self.cold.pending:
+            kept = changed.known.get(key, MISSING)
+            if kept is not MISSING:
+                return kept
+        return MISSING
 
     def _look_ahead(self, key: Any) -> Any:
-        room = max(self.clean.limit_bytes // self._entry_bytes(), MIN_READ_AHEAD)
+        room = max(self.known.limit_bytes // self._entry_bytes(), MIN_AHEAD_ROWS)
         coming, self._coming = self._coming[:room], []
-        dirty, peek, handed_over = self.dirty, self.clean.peek, self.handed_over
-        ahead = {
-            each: ABSENT for each in coming if each not in dirty and peek(each) is MISSING and each not in handed_over
-        }
+        dirty, peek = self.dirty, self.known.peek
+        ahead = {each: ABSENT for each in coming if each not in dirty and peek(each) is MISSING}
+        if self.cold.pending:
+            ahead = {each: ABSENT for each in ahead if self._pending(each) is MISSING}
         if len(ahead) > 1 and key in ahead:
             ahead.update(self._stored(list(ahead)))
             self._ahead = ahead
@@ -126,7 +107,7 @@ class HotValues(Table):
 
     def find_many(self, keys: list[Any]) -> list[Any]:
         """The same for each of many normalised keys, whether in `dirty` or not; the rows are read together."""
-        dirty, find = self.dirty, self.clean.find
+        dirty, find = self.dirty, self.known.find
         found = [dirty.get(key, MISSING) for key in keys]
         unknown: dict[Any, Any] = {}
         for at, kept in enumerate(found):
@@ -140,19 +121,16 @@ class HotValues(Table):
         return found
 
     def _read(self, unknown: dict[Any, Any]) -> None:
-        handed_over = self.handed_over
-        stored = []
-        for key in unknown:
-            kept = handed_over.get(key, MISSING)
-            if kept is MISSING:
-                stored.append(key)
-            else:
-                unknown[key] = kept
+        stored = list(unknown)
+        if self.cold.pending:
+            found = {key: kept for key in stored if (kept := self._pending(key)) is not MISSING}
+            unknown |= found
+            stored = [key for key in stored if key not in found]
         size_of = self.cells.size_of
         for key, kept in self._stored(stored) if stored else ():
             unknown[key] = kept
             self._saw(size_of(kept), 1)
-        self.clean.remember_all(unknown, self._entry_bytes())
+        self.known.remember_all(unknown, self._entry_bytes())
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -172,14 +150,13 @@ class HotValues(Table):
 
     def _take_dirty(self) -> dict[Any, Any]:
         taken, self.dirty = self.dirty, {}
-        self.handed_over = taken
         if taken:
             if self._ahead:
                 self._ahead.update((key, taken[key]) for key in self._ahead.keys() & taken.keys())
             self._saw(self.dirty_bytes, len(taken))
             self.dirty_bytes = 0
             self.resize()
-            self.clean.remember_all(taken, self._entry_bytes())
+            self.known.remember_all(taken, self._entry_bytes())
         return taken
 
     # -- in the words of state/timed.py ------------------------------------------------------------------------------
@@ -204,18 +181,17 @@ class HotValues(Table):
             self.dirty_bytes += size_of(each)
             if len(self.dirty) > limit or self.dirty_bytes > limit_bytes:
                 self.write_out()
+        self._bound()
+
+    def _bound(self) -> None:
         if len(self.dirty) > self.dirty_limit or self.dirty_bytes > self.dirty_limit_bytes:
             self.write_out()
 
-
-class ColdValues(ColdTable, HotValues):
-    """The rest is in sorted runs (state/cold.py)."""
-
-    declaration: StoredValue
+    # -- over runs (state/cold.py) ------------------------------------------------------------------------------------
 
     def _stored(self, keys: list[Any]) -> Iterable[tuple[Any, Any]]:
         as_kept = self._as_kept
-        for places, cells in self.cold.find(keys, with_pending=False):  # which are in `handed_over`
+        for places, cells in self.cold.find(keys, with_pending=False):  # which the caller has asked
             for place, kept in zip(places.tolist(), as_kept(cells), strict=True):
                 yield keys[place], kept
 
@@ -235,14 +211,13 @@ class ColdValues(ColdTable, HotValues):
 
     def _take(self) -> Changed | None:
         taken = self._take_dirty()
-        return self._changed(list(taken), list(taken.values())) if taken else None
 
-    def _changed(self, keys: list[Any], values: list[Any]) -> Changed:
         def columns() -> tuple[Keys, Column, Any]:
+            values = list(taken.values())
             present = np.array([kept is not ABSENT for kept in values], np.bool_)
-            return self.cold.keys(keys), self._cells(values), present
+            return self.cold.keys(list(taken)), self._cells(values), present
 
-        return Changed(columns)
+        return Changed(columns, len(taken), taken) if taken else None
 
     def _cells(self, values: list[Any]) -> Column:
         if self.is_numeric:
@@ -254,60 +229,16 @@ class ColdValues(ColdTable, HotValues):
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
         self.load_cells(reader.keys(rows), self._cells(list(map(self.cells.admit, reader.kept(rows)))))
 
+    # -- with a TTL ------------------------------------------------------------------------------------------------
 
-class ValueChanges(Changes):
-    def __init__(self, values: dict[Any, Any], cells: Cells, addresses: Addresses, state: str) -> None:
-        self._values = values
-        self._cells = cells
-        self._addresses = addresses
-        self._state = state
-
-    def rows(self, family: Family) -> Iterable[Row]:
-        to_cell = self._cells.to_cell
-        addresses = self._addresses.of_many(list(self._values), self._state)
-        return [
-            (address, None if kept is ABSENT else to_cell(kept))
-            for address, kept in zip(addresses, self._values.values(), strict=True)
-        ]
-
-
-class RocksValues(RocksTable, HotValues):
-    """The rest is in rows of RocksDB: values that expire, which are swept in the order of their keys."""
-
-    def _stored(self, keys: list[Any]) -> Iterable[tuple[Any, Any]]:
-        if not self.family.holds_rows:
-            return
-        addresses = self.addresses.of_many(keys, self.declaration.name)
-        # Sorted keys are neighbours in blocks: twice as fast for many.
-        order = sorted(zip(addresses, keys, strict=True), key=lambda pair: pair[0])
-        cells = self.family.get_many([address for address, _ in order])
-        of_cell = self.cells.of_cell
-        for (_, key), cell in zip(order, cells, strict=True):
-            if cell is not None:
-                yield key, of_cell(cell)
-
-    def _stored_one(self, key: Any) -> Any:
-        cell = self.family.get(self.address(key))
-        return ABSENT if cell is None else self.cells.of_cell(cell)
-
-    def take_changes(self) -> ValueChanges:
-        return ValueChanges(self._take_dirty(), self.cells, self.addresses, self.declaration.name)
-
-    def _value_in(self, address: bytes, rows: Iterator[tuple[bytes, bytes]]) -> Any:
-        ((_, cell),) = rows
-        return self.cells.give(self.cells.of_cell(cell))
-
-    def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
-        addresses = self.addresses.of_many(reader.keys(rows), self.declaration.name)
-        stored = [self.cells.to_cell(self.cells.admit(kept)) for kept in reader.kept(rows)]
-        with self.store.lock:
-            self.family.write(list(zip(addresses, stored, strict=True)))
-
-    def forget_expired(self, row_key: bytes, now_ms: int) -> None:
-        key = self.addresses.table_key(row_key)
-        known = self.clean.peek(key)
-        if known is not MISSING and known is not ABSENT and known[1] <= now_ms:
-            self.clean.forget(key)
+    def _forget_expired(self, tier: str, rows: Columns, newer: Sequence[Mapping[Any, Any]], now_ms: int) -> int:
+        forgotten = 0
+        expired = np.flatnonzero(expiries_of(rows.cell) <= now_ms)
+        for key in self.cold.table_keys(tier, take(rows.identity, expired)):
+            if not any(key in changes for changes in newer):
+                self.dirty[key] = ABSENT
+                forgotten += 1
+        return forgotten
 
 
 def rocks_intake(declaration: Declaration, cells: Cells | MapKeys) -> Intake:
@@ -331,7 +262,7 @@ class RocksValue(OneByOneValue[T]):
 
     __slots__ = ("_admit", "_current", "_table")
 
-    def __init__(self, declaration: StoredValue, table: HotValues) -> None:
+    def __init__(self, declaration: StoredValue, table: ColdValues) -> None:
         super().__init__(declaration, table.addresses.key_type)
         self._table = table
         self._current = table.current
@@ -381,7 +312,7 @@ class RocksCellValue(RocksValue[T]):
 
     __slots__ = ("_copy", "_give")
 
-    def __init__(self, declaration: StoredValue, table: HotValues) -> None:
+    def __init__(self, declaration: StoredValue, table: ColdValues) -> None:
         super().__init__(declaration, table)
         self._give = table.cells.give
         self._copy = declaration.value_type.copy
@@ -397,7 +328,7 @@ class RocksCellValue(RocksValue[T]):
         return self._give(kept)  # type: ignore[no-any-return]
 
 
-def rocks_value(declaration: StoredValue, table: HotValues) -> ValueHandle[Any]:
+def rocks_value(declaration: StoredValue, table: ColdValues) -> ValueHandle[Any]:
     if not table.cells.as_objects:
         return RocksCellValue(declaration, table)
     if declaration.value_type.name == "int":

@@ -2,8 +2,8 @@
 
     {"max_parallelism": 128, "states": {"total": {"ints": [["<part>", ...], ...], "others": []}}}      runs newest first
 
-A part may hold keys of other key groups than those of the checkpoint's subtask: a rescale takes files over as they are. So
-whoever reads names the key groups, and those of the subtask that stored it are the most that count.
+A rescale takes files over as they are, so a part may hold rows of key groups that its subtask has not taken over. They are
+out of date, or somebody else's: such a part is named with the key groups that count, ["<part>", 0, 63].
 """
 
 from __future__ import annotations
@@ -18,11 +18,24 @@ import msgspec
 import numpy as np
 
 from tidegate.errors import CheckpointDamaged
-from tidegate.state.cold import INTS, Cold
+from tidegate.state.cold import Cold
+from tidegate.state.cold_keys import ELEMENTS, INTS
 from tidegate.state.key_codec import encode_key
 from tidegate.state.key_groups import key_groups as groups_of
+from tidegate.state.key_groups import overlap
 from tidegate.state.rocksdb_keys import EMPTY_NAMESPACE, GROUP_BYTES, group_prefix
-from tidegate.state.runs import Loaded, Part, Run, listed, merged, order_range, read_columns
+from tidegate.state.runs import (
+    Columns,
+    Loaded,
+    Part,
+    Run,
+    StoredPart,
+    listed,
+    merged,
+    new_name,
+    order_range,
+    read_columns,
+)
 
 RUNS_FILE = "RUNS"
 _PIECE_BYTES = 1 << 20
@@ -32,7 +45,7 @@ class RunsOf(msgspec.Struct, frozen=True):
     """The runs of all states of one checkpoint."""
 
     max_parallelism: int
-    states: dict[str, dict[str, list[list[str]]]]
+    states: dict[str, dict[str, list[list[StoredPart]]]]
 
     def write(self, folder: Path) -> None:
         (folder / RUNS_FILE).write_bytes(msgspec.json.encode(self))
@@ -54,31 +67,55 @@ def runs_of(folder: Path) -> RunsOf | None:
         ) from error
 
 
-def taken_over(folder: Path, stored: RunsOf, state: str, groups: range, cold: Cold) -> None:
-    """Runs of a fetched checkpoint become those of a table, as they are: only the rows of these key groups count."""
-    first, last = order_range(groups, stored.max_parallelism)
+def taken_over(
+    folder: Path, stored: RunsOf, state: str, groups: range, cold: Cold, *, keep_names: bool = False
+) -> None:
+    """Runs of a fetched checkpoint become those of a table, as they are: only the rows of these key groups count.
+
+    `keep_names`: the next checkpoint is built on this one, and this is all that is taken over. Else they get new ones: two old
+    subtasks may bring the same file, which both had taken over from a third.
+    """
     for tier, runs in stored.states[state].items():
         adopted = []
-        for names in runs:
+        for of_run in runs:
             parts = []
-            for name in names:
-                columns = read_columns(folder / name).within(first, last)
+            for part in of_run:
+                name, counting = _counting(part, groups)
+                columns, is_whole = _rows_within(folder / name, counting, stored.max_parallelism)
                 if len(columns):
-                    path = cold.folder / name
+                    path = cold.folder / (name if keep_names else new_name())
                     shutil.move(folder / name, path)
-                    parts.append(Part(path, columns))
+                    parts.append(Part(path, columns, None if is_whole else counting))
             if parts:
                 adopted.append(Run(parts))
         cold.adopt({tier: adopted})
+
+
+def _counting(part: StoredPart, groups: range) -> tuple[str, range]:
+    """A part's file, and which of these key groups count."""
+    if isinstance(part, str):
+        return part, groups
+    name, first, last = part
+    return name, overlap(groups, range(first, last + 1))
+
+
+def _rows_within(path: Path, groups: range, max_parallelism: int) -> tuple[Columns, bool]:
+    """The rows of some key groups; and whether the file has no others."""
+    columns = read_columns(path)
+    within = columns.within(*order_range(groups, max_parallelism)) if groups else columns.slice(0, 0)
+    return within, len(within) == len(columns)
 
 
 def rows_of(folder: Path, stored: RunsOf, state: str, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Addresses and cells as RocksDB's rows have them, of the key groups between two prefixes, ascending."""
     tiers = []
     groups = range(*(min(int.from_bytes(end[:GROUP_BYTES], "big"), stored.max_parallelism) for end in (start, stop)))
-    first, last = order_range(groups, stored.max_parallelism)
     for tier, runs in stored.states[state].items():
-        loaded = [[read_columns(folder / name).within(first, last) for name in names] for names in runs]
+        named = [[_counting(part, groups) for part in of_run] for of_run in runs]
+        loaded = [
+            [_rows_within(folder / name, counting, stored.max_parallelism)[0] for name, counting in of_run]
+            for of_run in named
+        ]
         some = [Run([Loaded(columns) for columns in of_run if len(columns)]) for of_run in loaded]
         some = [run for run in some if run.parts]
         if some:
@@ -87,6 +124,9 @@ def rows_of(folder: Path, stored: RunsOf, state: str, start: bytes, stop: bytes)
 
 
 def _rows(tier: str, runs: list[Run], max_parallelism: int) -> Iterator[tuple[bytes, bytes]]:
+    if tier == ELEMENTS:
+        yield from _in_order(runs)
+        return
     for columns in merged(runs, forget_absent=True, part_bytes=_PIECE_BYTES):
         addresses: Any = listed(columns.identity)
         if tier == INTS:
@@ -97,6 +137,19 @@ def _rows(tier: str, runs: list[Run], max_parallelism: int) -> Iterator[tuple[by
                 for group, key in zip(groups, addresses, strict=True)
             ]
         yield from zip(addresses, _cells(columns.cell), strict=True)
+
+
+def _in_order(runs: list[Run]) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of each key together, in the order of their parts."""
+    half, rows = -1, list[tuple[bytes, bytes]]()
+    for columns in merged(runs, forget_absent=True, part_bytes=_PIECE_BYTES):
+        uppers = (columns.order >> np.uint64(32)).tolist()
+        for upper, identity, cell in zip(uppers, columns.identity.to_pylist(), columns.cell.to_pylist(), strict=True):
+            if upper != half:
+                yield from sorted(rows)
+                half, rows = upper, []
+            rows.append((identity, cell))
+    yield from sorted(rows)
 
 
 def _cells(column: Any) -> list[bytes]:

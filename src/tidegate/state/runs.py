@@ -11,7 +11,8 @@ A run is what was written together, in the order of the keys' hashes; of several
 A run is cut into parts, a file each (an Arrow IPC file of one batch, mapped into memory: a read costs no system call, and the
 kernel decides what of it stays). Lookups, sorting and merging are NumPy's and Arrow's, which let the GIL go.
 
-Invariant 1. A part never changes, and no name is given twice. Its file is deleted when nobody refers to the part any more.
+Invariant 1. A part never changes, and in a folder no two have one name. Its file is deleted when nobody refers to the part any
+             more.
 Invariant 2. In a run each identity is there once, and the parts' ranges of hashes do not overlap.
 """
 
@@ -25,6 +26,7 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +156,15 @@ def order_of(hashes: Array, namespaces: Sequence[bytes] | None = None) -> Array:
     return hashes ^ lower  # that of no bytes is 0
 
 
+LOWER = (1 << 32) - 1
+
+
+def order_of_rows(hashes: Array, identities: Sequence[bytes]) -> Array:
+    """Of keys that have several rows, told apart by what their identities say after the key."""
+    lower = np.fromiter(map(zlib.crc32, identities), np.uint64, len(identities))
+    return hashes & ~np.uint64(LOWER) | lower
+
+
 def order_range(groups: range, max_parallelism: int) -> tuple[int, int]:
     """The least and the greatest hash of these key groups (see `key_groups.key_group`)."""
 
@@ -171,19 +182,25 @@ class Loaded:
         self.first, self.last = int(columns.order[0]), int(columns.order[-1])
 
 
+#: As a checkpoint names it: the file; and the key groups that count, first and last, where it has rows of others too.
+StoredPart = str | tuple[str, int, int]
+
+
 class Part(Loaded):
     """Rows in a file, which goes when this does."""
 
-    def __init__(self, path: Path, columns: Columns) -> None:
+    def __init__(self, path: Path, columns: Columns, counting: range | None = None) -> None:
+        """`counting`: the key groups that `columns` are of, where the file has rows of others too."""
         super().__init__(columns)
         self.name = path.name
         self.path = path
+        self._counting = counting
         weakref.finalize(self, _unlink, str(path))
 
     @staticmethod
     def write(folder: Path, columns: Columns) -> Part:
         """:raises OSError: and nothing is left behind."""
-        path = folder / (secrets.token_hex(8) + RUN_SUFFIX)
+        path = folder / new_name()
         arrays = [_stored(columns.order), _stored(columns.identity), _stored(columns.cell), _stored(columns.present)]
         checksum = str(_checksum(arrays)).encode()
         schema = pa.schema(
@@ -198,12 +215,19 @@ class Part(Loaded):
             _unlink(str(path))
             raise
 
-    def link(self, folder: Path) -> None:
+    def link(self, folder: Path) -> StoredPart:
         os.link(self.path, folder / self.name)
+        counting = self._counting
+        return self.name if counting is None else (self.name, counting.start, counting.stop - 1)
 
     def check(self) -> None:
         """:raises CheckpointDamaged: when the file is not what was written."""
         read_columns(self.path, check=True)
+
+
+def new_name() -> str:
+    """Of a part."""
+    return secrets.token_hex(8) + RUN_SUFFIX
 
 
 def read_columns(path: Path, *, check: bool = False) -> Columns:
@@ -252,24 +276,58 @@ class Run:
                 if len(found):
                     yield part.columns, sought[found], places
 
-    def find_one(self, order: int, identity: Any) -> tuple[Columns, int] | None:
+    def find_one(self, order: np.uint64, identity: Any) -> tuple[Columns, int] | None:
         """The same for one, with a tenth of the calls."""
-        number = bisect_right(self._firsts, order) - 1
+        number = bisect_right(self._firsts, order) - 1 if len(self.parts) > 1 else 0
         if number < 0:
             return None
         columns = self.parts[number].columns
-        at = int(columns.order.searchsorted(np.uint64(order)))
-        while at < len(columns) and int(columns.order[at]) == order:
+        at = int(columns.order.searchsorted(order))
+        while at < len(columns) and columns.order[at] == order:
             here = columns.identity[at]
             if (here.as_py() if isinstance(here, pa.Scalar) else int(here)) == identity:
                 return columns, at
             at += 1
         return None
 
+    def between(self, first: int, last: int) -> Iterator[tuple[Columns, int, int]]:
+        """The same as `pieces`, by places: of the few rows of one key, with a tenth of the calls."""
+        ends = np.array([first, last], np.uint64)
+        begin = max(bisect_right(self._firsts, first) - 1, 0)
+        for part in self.parts[begin : bisect_right(self._firsts, last)]:
+            order = part.columns.order
+            start, stop = order.searchsorted(ends).tolist()
+            while stop < len(order) and order[stop] == ends[1]:
+                stop += 1
+            if start < stop:
+                yield part.columns, start, stop
+
+    def places_of(self, first: Array, last: Array) -> Iterator[tuple[Columns, Array, Array, Array]]:
+        """For each part that has rows of some ranges of hashes (ascending, and apart): its rows, which ranges, from where to
+        where."""
+        for part in self.parts:
+            begin, end = np.searchsorted(last, np.array([part.first, part.last], np.uint64), "left").tolist()
+            some = slice(begin, min(end + 1, len(first)))
+            starts = np.searchsorted(part.columns.order, first[some], "left")
+            stops = np.searchsorted(part.columns.order, last[some], "right")
+            there = np.flatnonzero(stops > starts)
+            if len(there):
+                yield part.columns, there + begin, starts[there], stops[there]
+
     def pieces(self, first: int, last: int) -> list[Columns]:
         """The rows between two hashes, both included, in order."""
-        some = [part.columns.within(first, last) for part in self.parts if part.first <= last and part.last >= first]
+        start = max(bisect_right(self._firsts, first) - 1, 0)
+        some = [part.columns.within(first, last) for part in self.parts[start : bisect_right(self._firsts, last)]]
         return [columns for columns in some if len(columns)]
+
+    def end_of(self, first: int, rows: int) -> int:
+        """The hash of the last of so many rows from a hash on; MAX_ORDER where there are fewer."""
+        for part in self.parts[max(bisect_right(self._firsts, first) - 1, 0) :]:
+            at = int(part.columns.order.searchsorted(np.uint64(first)))
+            if at + rows <= len(part.columns):
+                return int(part.columns.order[at + rows - 1])
+            rows -= len(part.columns) - at
+        return MAX_ORDER
 
 
 def find_in(runs: Sequence[Run], order: Array, identity: Column) -> Iterator[tuple[Columns, Array, Array]]:
@@ -292,23 +350,35 @@ def find_in(runs: Sequence[Run], order: Array, identity: Column) -> Iterator[tup
 
 
 def merged(runs: Sequence[Run], *, forget_absent: bool, part_bytes: int) -> Iterator[Columns]:
-    """The rows of several runs (newest first) as those of one, in order, about `part_bytes` at a time."""
+    """The rows of several runs (newest first) as those of one, in order, about `part_bytes` at a time.
+
+    Runs need not have rows of the same key groups: after a rescale they are of different subtasks.
+    """
     if not runs:
         return
-    largest = max(runs, key=lambda run: run.rows)
-    total = sum(run.rows for run in runs)
-    row_bytes = sum(part.columns.size_bytes for part in largest.parts) // max(1, largest.rows) + 1
-    step = max(1, part_bytes // row_bytes * largest.rows // total)
+    rows = sum(run.rows for run in runs)
+    size_bytes = sum(part.columns.size_bytes for run in runs for part in run.parts)
+    step = max(1, part_bytes // (size_bytes // rows + 1))
+    apart = max(1, step // (4 * len(runs)))  # so finely each run is looked at, as it may have all rows of a range
+    samples = sorted(chain.from_iterable(_every(apart, run) for run in runs))
     first = 0
-    for last in [*_every(step, largest), MAX_ORDER]:
+    for last in [*samples[step // apart - 1 :: step // apart], MAX_ORDER]:
+        if last < first:
+            continue  # a hash that several runs have
         pieces = [piece for run in runs for piece in run.pieces(first, last)]
         first = last + 1
         if pieces:
-            columns = Columns.joined(pieces).sorted().without_older()
-            if forget_absent and not columns.present.all():
-                columns = columns.take(np.flatnonzero(columns.present))
+            columns = together(pieces, forget_absent=forget_absent)
             if len(columns):
                 yield columns
+
+
+def together(pieces: Sequence[Columns], *, forget_absent: bool) -> Columns:
+    """Sorted rows of several runs (newest first) as those of one."""
+    columns = Columns.joined(pieces).sorted().without_older() if len(pieces) > 1 else pieces[0]
+    if forget_absent and not columns.present.all():
+        columns = columns.take(np.flatnonzero(columns.present))
+    return columns
 
 
 def _every(step: int, run: Run) -> Iterator[int]:

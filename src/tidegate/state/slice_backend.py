@@ -229,8 +229,14 @@ def moments_column(*moments: np.ndarray[Any, Any]) -> pa.Array:
 
 
 def moments_of(namespaces: pa.Array, count: int) -> list[np.ndarray[Any, Any]]:
-    """The way back."""
+    """The way back. :raises ConfigurationError: for the namespaces of another kind of window."""
     # Binary columns that are part of larger ones begin anywhere in their buffer; joined, they begin at its front.
-    raw = np.frombuffer(b"".join(_one(namespaces).to_pylist()), ">u8")
+    joined = b"".join(_one(namespaces).to_pylist())
+    if len(joined) != MOMENT_BYTES * count * len(namespaces):
+        raise ConfigurationError(
+            "the checkpoint holds windows over columns of another kind than the operator's: sessions are not made of slices, "
+            "nor slices of sessions. Give the operator another uid, and start without its state."
+        )
+    raw = np.frombuffer(joined, ">u8")
     columns = raw.reshape(-1, count).astype(np.uint64) ^ np.uint64(1 << 63)
     return [np.ascontiguousarray(columns[:, at]).view(np.int64) for at in range(count)]

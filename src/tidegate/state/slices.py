@@ -9,8 +9,10 @@ so a snapshot is a list of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right, insort
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -35,12 +37,14 @@ class Slices:
 
     merging: Merging
     held: dict[int, Slice] = field(default_factory=dict)
+    ends: list[int] = field(default_factory=list)  #: of those that are held, ascending
 
     def add(self, end: int, rows: pa.Table) -> None:
         """Rows of a slice; a key may have several."""
         found = self.held.get(end)
         if found is None:
             found = self.held[end] = Slice()
+            insort(self.ends, end)
         found.parts.append(rows)
         found.new_rows += rows.num_rows
         if found.new_rows > max(FEW_ROWS, found.parts[0].num_rows):
@@ -54,16 +58,25 @@ class Slices:
             found.new_rows = 0
         return found.parts[0]
 
-    def drop(self, end: int) -> None:
-        del self.held[end]
+    def drop_while(self, is_over: Callable[[int], bool]) -> None:
+        """The first ones, by their ends."""
+        over = list(takewhile(is_over, self.ends))
+        for end in over:
+            del self.held[end]
+        del self.ends[: len(over)]
 
     def between(self, start: int, end: int) -> list[int]:
         """The ends of slices that are held, of a window, ascending."""
-        return sorted(each for each in self.held if start < each <= end)
+        return self.ends[bisect_right(self.ends, start) : bisect_right(self.ends, end)]
+
+    def around(self, moment: int) -> list[int]:
+        """The last end that is not after that moment, and the first that is, of slices that are held."""
+        at = bisect_right(self.ends, moment)
+        return self.ends[max(0, at - 1) : at + 1]
 
     def frozen(self) -> list[tuple[int, list[pa.Table]]]:
         """As they are now."""
-        return [(end, list(each.parts)) for end, each in sorted(self.held.items())]
+        return [(end, list(self.held[end].parts)) for end in self.ends]
 
 
 class RunningWindows:

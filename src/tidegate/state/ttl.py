@@ -49,7 +49,7 @@ class Ttl:
 
     @property
     def milliseconds(self) -> int:
-        return int(min(seconds(self.after, "Ttl") * 1000, _LONGEST_MS + 1.0))
+        return round(min(seconds(self.after, "Ttl") * 1000, _LONGEST_MS + 1.0))
 
 
 class Lifetime:

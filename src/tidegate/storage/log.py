@@ -169,8 +169,8 @@ class JobLog:
         2. Create the GENERATION record after it.
         3. If the number is taken, begin again: `resume` is judged by what stands there now. (It may be our own record,
            by an earlier try whose answer was lost; then the job is ours.)
-        4. If others went on since 1, what stood there may be deleted by now, and the record says nothing: begin again. Where
-           the next driver has taken the job over already, this one learns of it as ever, by its first append.
+        4. If others have written since 1, what stood there may be deleted by now, and the record says nothing: begin
+           again. Where the next driver has taken the job over already, this one learns of it as ever, by its first append.
 
         :raises JobFolderInUse: FRESH on a folder with history, LATEST on a FINISHED job. `last` is the record in the
             way.

@@ -62,6 +62,12 @@ class MemoryStore(ObjectStore):
             return sorted(path.removeprefix(self._folder) for path in self._objects if path.startswith(inside))
 
 
+def forget(name: str) -> None:
+    """The objects of `memory://name`; whoever has opened it before keeps them."""
+    with _lock:
+        _stores.pop(name, None)
+
+
 class UnreachableStore(ObjectStore):
     """The driver's memory as executors see it: they hand their state to the driver, and store nothing themselves."""
 

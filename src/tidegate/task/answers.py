@@ -2,7 +2,7 @@
 
 A slot whose calls are at their most takes no input, as one without credit does: a queue that is full says so to whoever
 sends. So that no barrier waits for a call, a checkpoint of such a slot turns unaligned soon (TURNS_AFTER_S), whatever the job's
-setting is: what stands before its barriers becomes part of it.
+setting is: what stands before its barriers becomes part of it. A savepoint does not, and waits.
 """
 
 from __future__ import annotations

@@ -16,12 +16,16 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from tidegate.wire.control import FromSlot, Heartbeat, ToSlot, decode_to_slot, encode
 from tidegate.wire.framing import HEAD, Received, frames_of
-from tidegate.wire.handshake import CHALLENGE_BYTES, Hello, check_coordinator, sign_hello
+from tidegate.wire.handshake import CHALLENGE_BYTES, ControlAddress, Hello, check_coordinator, sign_hello
+
+if TYPE_CHECKING:
+    from tidegate.wire.tls import TlsSocket
 
 log = logging.getLogger("tidegate.control")
 
@@ -32,16 +36,21 @@ CONNECT_TIMEOUT_S = 30.0
 class ControlClient:
     """Implements ports.ControlPort."""
 
-    def __init__(self, address: tuple[str, int], token: bytes, hello: Hello) -> None:
+    def __init__(self, address: ControlAddress, hello: Hello) -> None:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._received = Received()
         self._closing = threading.Event()
-        self._socket = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
+        self._socket = socket.create_connection((address.host, address.port), timeout=CONNECT_TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        challenge = self._read(CHALLENGE_BYTES)
-        self._write(sign_hello(token, challenge, hello))
-        check_coordinator(token, hello.challenge, self._read_message())
+        try:
+            self._stream = _encrypted(self._socket, address)
+            challenge = self._read(CHALLENGE_BYTES)
+            self._write(sign_hello(address.token, challenge, hello))
+            check_coordinator(address.token, hello.challenge, self._read_message())
+        except BaseException:
+            self._socket.close()
+            raise
         self._socket.settimeout(None)
 
     def start(
@@ -101,7 +110,7 @@ class ControlClient:
     def _write(self, body: bytes) -> None:
         for frame in frames_of(body, next(self._numbers)):
             with self._lock:  # for each: a heartbeat need not wait for the end of a large message
-                self._socket.sendall(frame)
+                self._stream.sendall(frame)
 
     def _read_message(self) -> bytes:
         while True:
@@ -113,8 +122,16 @@ class ControlClient:
     def _read(self, length: int) -> bytes:
         data = bytearray()
         while len(data) < length:
-            part = self._socket.recv(min(length - len(data), 1 << 20))
+            part = self._stream.recv(min(length - len(data), 1 << 20))
             if not part:
                 raise ConnectionError("the coordinator closed the connection")
             data += part
         return bytes(data)
+
+
+def _encrypted(plain: socket.socket, address: ControlAddress) -> socket.socket | TlsSocket:
+    if address.fingerprint is None:
+        return plain
+    from tidegate.wire.tls import TlsSocket  # only here: most jobs need no TLS in their slots
+
+    return TlsSocket(plain, address.fingerprint)

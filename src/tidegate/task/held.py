@@ -18,7 +18,7 @@ from typing import IO
 
 from tidegate.wire.frame import Frame, Kind
 
-_RECORD = struct.Struct("<BHHHHIIqHI")
+_RECORD = struct.Struct("<BHHHHQIqHI")
 
 
 class HeldFrames:

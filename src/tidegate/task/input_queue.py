@@ -57,7 +57,7 @@ class InputQueue:
             self._held = self._new_held()
 
     def restore(self, frames: HeldFrames) -> None:
-        """They were under way at the checkpoint; nothing has come yet."""
+        """They were in flight at the checkpoint; nothing has come yet."""
         self._restored = len(frames)
         if len(frames):
             self._released.append(frames)
@@ -96,7 +96,7 @@ class InputQueue:
 
     def _check_sequence(self, frame: Frame) -> None:
         due = self._sequences[frame.sender] if frame.sender < len(self._sequences) else None
-        if due is None or frame.sequence != due & 0xFFFFFFFF:
+        if due is None or frame.sequence != due:
             raise ProtocolViolation(
                 f"slot {self._slot} got frame {frame.sequence} from sender {frame.sender} where "
                 f"{'no such sender' if due is None else due} was due"

@@ -42,8 +42,8 @@ from tidegate.task.program import SlotProgram, SlotSettings
 from tidegate.task.slot import Slot
 from tidegate.types.main_program import load_with_classes
 from tidegate.wire.control import PROTOCOL_VERSION, Cancel, Heartbeat, SampleStacks, ToSlot
-from tidegate.wire.frame import FrameSeal, decode_frame
-from tidegate.wire.handshake import Hello, new_challenge
+from tidegate.wire.frame import FrameOpener
+from tidegate.wire.handshake import ControlAddress, Hello, new_challenge
 
 ROW_SCHEMA = pa.schema([("dst", pa.int32()), ("frame", pa.binary())])
 YIELD_BYTES = 256 * 1024
@@ -59,8 +59,7 @@ class ShippedAttempt:
     job: str
     plan: bytes  #: the JobPlan, pickled by itself: what cannot be loaded is said on the control connection
     attempt: AttemptId
-    token: bytes
-    address: tuple[str, int]
+    coordinator: ControlAddress
     settings: SlotSettings
     storage_uri: str | None  #: None: there is none that executors can reach, and all state travels to the driver
     crash_points: CrashPoints
@@ -105,7 +104,7 @@ class SlotProcess:
             host=socket.gethostname(),
             challenge=new_challenge(),
         )
-        self._control = ControlClient(shipped.address, shipped.token, hello)
+        self._control = ControlClient(shipped.coordinator, hello)
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         self._sampler = StackSampler(threading.get_ident(), self._control.send)
@@ -115,7 +114,8 @@ class SlotProcess:
             self._slot = self._build()
             collections.start()
             if self._id.layer > 0:
-                threading.Thread(target=self._read, args=(batches,), name="tidegate-reader", daemon=True).start()
+                reading = (batches, FrameOpener(self._slot.program.seal(), self._id))
+                threading.Thread(target=self._read, args=reading, name="tidegate-reader", daemon=True).start()
             yield from self._loop(self._slot, collections)
             self._close(self._slot)
         except GeneratorExit:
@@ -143,7 +143,7 @@ class SlotProcess:
         )
         if shipped.storage_uri is not None:
             read_probe(storage, plan.job, shipped.attempt)
-        program = SlotProgram(plan, self._id, shipped.attempt, shipped.token, shipped.settings)
+        program = SlotProgram(plan, self._id, shipped.attempt, shipped.coordinator.token, shipped.settings)
         return Slot(
             program=program,
             mailbox=self._mailbox,
@@ -208,14 +208,13 @@ class SlotProcess:
             return SOURCE_PATIENCE_S
         return max(0.0, min(SOURCE_PATIENCE_S, deadline - time.monotonic()))
 
-    def _read(self, batches: Iterator[pa.RecordBatch]) -> None:
+    def _read(self, batches: Iterator[pa.RecordBatch], opener: FrameOpener) -> None:
         """Reader thread: from Spark's rows to the mailbox. Waiting here is the back-pressure."""
-        seal = FrameSeal(self._shipped.token)
         try:
             for batch in batches:
                 column = batch.column(1)
                 for i in range(batch.num_rows):
-                    frame = decode_frame(seal, memoryview(column[i].as_buffer()))
+                    frame = opener.open(memoryview(column[i].as_buffer()))
                     if not self._mailbox.put_frame(frame):
                         return
             self._mailbox.end_input()

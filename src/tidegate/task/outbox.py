@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 
+from tidegate.ids import SlotId
 from tidegate.protocol.credit import SendCredit
-from tidegate.wire.frame import NONE_16, PAYLOAD_OFFSET, Frame, FrameSeal, Kind, encode_frame
+from tidegate.wire.frame import NONE_16, Frame, Kind, encode_frame
+from tidegate.wire.seal import FrameSeal
 
 Row = tuple[int, bytes]
 
@@ -17,9 +19,8 @@ Row = tuple[int, bytes]
 class Outbox:
     """Frames that wait to be handed to Spark. Bounded by its users: a slot drains it before it works on."""
 
-    def __init__(self, seal: FrameSeal, sender: int, receivers: int, credit: SendCredit | None = None) -> None:
-        self._seal = seal
-        self._sender = sender
+    def __init__(self, seal: FrameSeal, slot: SlotId, receivers: int, credit: SendCredit | None = None) -> None:
+        self._channels = [seal.channel(SlotId(slot.layer + 1, receiver), slot.index) for receiver in range(receivers)]
         self._receivers = receivers  #: width of the next layer; 0 in the last one
         self._sequences = [0] * receivers
         self._rows: deque[Row] = deque()
@@ -45,9 +46,8 @@ class Outbox:
         payload: bytes | memoryview = b"",
     ) -> None:
         data = encode_frame(
-            self._seal,
+            self._channels[receiver],
             kind,
-            sender=self._sender,
             sequence=self._sequences[receiver],
             origin=origin,
             target=target,
@@ -102,6 +102,3 @@ class Outbox:
         self.bytes_waiting -= size
         self.bytes_sent += size
         return taken
-
-
-FRAME_OVERHEAD_BYTES = PAYLOAD_OFFSET

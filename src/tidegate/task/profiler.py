@@ -34,9 +34,10 @@ MAX_DEPTH = 120  #: calls of one stack; of a deeper one the outermost are left o
 MAX_STACKS = 500  #: different ones between two messages
 MAX_LINES = 5_000
 SEND_S = 1.0
-ON_CPU = (
-    0.25  #: of the time since the last sample; with less the thread was waiting. A loaded machine takes some of it, too
+LOOK_S = (
+    0.001  #: right before a sample. What the thread has computed since the last one says nothing of where it is now
 )
+ON_CPU = 0.25  #: of that time; with less the thread was waiting. A loaded machine takes some of it, too
 
 _OPERATORS = os.path.dirname(os.path.abspath(str(operators.__file__))) + os.sep
 
@@ -137,18 +138,18 @@ class StackSampler:
     def _sample(self) -> None:
         folded = FoldedStacks()
         cpu_s = _cpu_clock_of(self._target)
-        sent = seen = self._clock()
-        used = cpu_s()
+        sent = self._clock()
         while self._continues():
             # Never in step with what the job itself does at a fixed pace.
             self._sleep(self._interval_s * random.uniform(0.5, 1.5))
+            began, used = self._clock(), cpu_s()
+            self._sleep(LOOK_S)
             frame = sys._current_frames().get(self._target)
             if frame is None:
                 return  # the thread has ended
-            now, used_now = self._clock(), cpu_s()
-            folded.add(frame, used_now - used >= ON_CPU * (now - seen))
+            now = self._clock()
+            folded.add(frame, cpu_s() - used >= ON_CPU * (now - began))
             del frame  # it would keep alive what the task's thread has let go
-            seen, used = now, used_now
             if now - sent >= SEND_S:
                 self._send(folded.take())
                 sent = now

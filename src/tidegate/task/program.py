@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidegate.graph.plan import JobPlan
 from tidegate.ids import AttemptId, SlotId
 from tidegate.settings.choices import LogFormat, TypeChecks
 from tidegate.state.backends import BackendSettings
+from tidegate.wire.seal import FrameSeal
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class SlotSettings:
     exactly_once: bool = True  #: False: at-least-once, nothing is held back
     buffer_timeout_s: float = 0.010
     inbox_bytes: int = 1 << 20
-    in_flight_target_s: float | None = 1.0  #: what is under way through the job takes about so long; None: no matter
+    in_flight_target_s: float | None = 1.0  #: what is in flight through the job takes about so long; None: no limit
     held_memory_bytes: int = 32 << 20
     held_disk_bytes: int = 1 << 30
     inline_limit_bytes: int = 20 * 1024
@@ -36,6 +37,7 @@ class SlotSettings:
     asynchronous_snapshots: bool = True  #: False: the task's thread waits until its snapshot is stored
     state_limit_bytes: int | None = None  #: of one state of one subtask, where all state travels to the driver
     local_copies: CopySettings | None = None  #: None: no local recovery
+    encrypt: bool = False  #: frames; else they are signed
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,5 +47,9 @@ class SlotProgram:
     plan: JobPlan
     slot: SlotId
     attempt: AttemptId
-    frame_key: bytes
+    frame_key: bytes = field(repr=False)
     settings: SlotSettings
+
+    def seal(self) -> FrameSeal:
+        """Of the frames that it sends and gets. A new one has no channels yet: one for each thread."""
+        return FrameSeal(self.frame_key, self.settings.encrypt)

@@ -79,9 +79,9 @@ def in_flight_frames(
     plan: JobPlan,
     receivers: Mapping[int, tuple[HostedChain, RunningOperator]],
 ) -> Iterator[Frame]:
-    """What was under way to this slot's operators; it is processed first, in this order, before anything new.
+    """What was in flight to this slot's operators; it is processed first, in this order, before anything new.
 
-    On edges that are inside one chain now, what was under way to a later operator was sent before whatever an earlier one
+    On edges that are inside one chain now, what was in flight to a later operator was sent before whatever an earlier one
     makes of its own: so the end of the chain comes first.
     """
     edges = {edge_name(edge): edge for edge in plan.edges}

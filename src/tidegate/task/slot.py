@@ -64,7 +64,7 @@ from tidegate.wire.control import (
     Start,
     Trigger,
 )
-from tidegate.wire.frame import Frame, FrameSeal, Kind
+from tidegate.wire.frame import Frame, Kind
 from tidegate.wire.records import decode_records
 
 #: Expired state that is looked for after each frame: a little at a time, never a scan.
@@ -104,7 +104,7 @@ class Slot:
         below = layers[self.id.layer + 1].width if self.id.layer + 1 < len(layers) else 0
         above = 0 if self._is_first_layer else layers[self.id.layer - 1].width
         self._flow = SlotFlow(program.settings.in_flight_target_s, above, below, len(layers) - 1, control)
-        self.outbox = Outbox(FrameSeal(program.frame_key), self.id.index, below, self._flow.credit)
+        self.outbox = Outbox(program.seal(), self.id, below, self._flow.credit)
         self._input = InputQueue(self.id, mailbox, above, self._new_held)
         self._processing_time = ProcessingTime(wall_clock, clock)
         wanted, wake = (lambda: self._flow.credit.records_left), (lambda: mailbox.post(nothing))
@@ -287,7 +287,7 @@ class Slot:
 
     @property
     def must_wait(self) -> bool:
-        """Back-pressure: as much is under way as the slots after it have asked for, or as may be asked of the outside. Barriers
+        """Back-pressure: as much is in flight as the slots after it have asked for, or as may be asked of the outside. Barriers
         are sent all the same."""
         is_full = self._answers.room <= 0 and not self._restored_wait()  # restored records are in no order but this
         return not self._may_send or (is_full and not self._finish_requested)

@@ -24,9 +24,12 @@ def describe_error(error: TidegateError) -> str:
     if not isinstance(error, JobFailed):  # of a failed job the traceback only says who waited for it
         user_line = user_line or line_in_program(error.__traceback__)
     if user_line:
-        if not any(user_line in line for line in lines):
-            lines.append(f"  at {user_line}")
-        lines += _source_of(user_line)
+        said = next((place for place, line in enumerate(lines) if line.endswith(user_line)), None)
+        if said is None:
+            if not any(user_line in line for line in lines):
+                lines.append(f"  at {user_line}")
+            said = len(lines) - 1
+        lines[said + 1 : said + 1] = _source_of(user_line)
     cause = without_our_frames(str(error.context.get("cause") or ""))
     if cause:
         lines += ["", *(f"  {line}" for line in cause.splitlines())]

@@ -14,6 +14,7 @@ from functools import partial
 
 from tidegate.client import JobClient
 from tidegate.config import JobConfig
+from tidegate.coordinator.moving import ExecutorsLeaving, ScalingDecided
 from tidegate.coordinator.observing import (
     AttemptFailed,
     AttemptStarted,
@@ -23,10 +24,11 @@ from tidegate.coordinator.observing import (
     JobEvent,
     JobStatus,
     StatusChanged,
+    when_it_restarts,
 )
 from tidegate.graph.plan import JobPlan
 from tidegate.telling.silent_jobs import nothing_came_out
-from tidegate.telling.wording import counted, how_big_in_all, how_long
+from tidegate.wording import counted, how_big_in_all, how_long
 
 SUMMARY_EVERY_S = 10.0
 WITHOUT_CHECKPOINTS = (
@@ -92,9 +94,11 @@ class PlainJob:
                 self._told = error
                 self.say(f"attempt {attempt} failed: {error.strip()}", logging.ERROR)
                 if restart_in_s is not None:
-                    self.say(f"RESTARTING in {restart_in_s:.1f} s", logging.WARNING)
+                    self.say(f"RESTARTING {when_it_restarts(restart_in_s)}", logging.WARNING)
             case CheckpointChanged(statistics):
                 self._checkpoint(statistics)
+            case ScalingDecided() | ExecutorsLeaving():
+                self.say(event.sentence)
             case _:
                 pass  # heartbeats
 

@@ -48,13 +48,8 @@ def is_quiet(asked: bool) -> bool:
     return asked or os.environ.get(QUIET_VARIABLE, "0") not in ("", "0")
 
 
-def say_errors_in_words() -> None:
-    """For a program whose errors Python would show; one that shows them in a way of its own keeps it."""
-    if sys.excepthook is sys.__excepthook__:
-        sys.excepthook = _say_error
-
-
-def _say_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def say_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Of one that the program does not catch (api/uncaught.py)."""
     if isinstance(error, TidegateError):
         show_err(f"error: {describe_error(error)}\n")
         if isinstance(error, Superseded):

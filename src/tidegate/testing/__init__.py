@@ -45,6 +45,7 @@ _HOMES = {
     "ScriptedFailure": "tidegate.testing.scripted_source",
     "ScriptedSource": "tidegate.testing.scripted_source",
     "CountingStore": "tidegate.testing.stores",
+    "simulate": "tidegate.testing.simulation.simulating",
     "FlakyStore": "tidegate.testing.stores",
 }
 
@@ -79,6 +80,7 @@ __all__ = [
     "in_process",
     "ledger",
     "run_in_process",
+    "simulate",
 ]
 
 

@@ -38,8 +38,10 @@ def ledger(name: str) -> Ledger:
     return _ledgers.setdefault(name, Ledger())
 
 
-def forget_ledgers() -> None:
-    _ledgers.clear()
+def forget_ledgers(beginning: str = "") -> None:
+    """All, or those whose names begin so."""
+    for name in [name for name in _ledgers if name.startswith(beginning)]:
+        del _ledgers[name]
 
 
 class LedgerSink(Sink):
@@ -56,6 +58,13 @@ class LedgerSink(Sink):
 
     def committer(self, context: WriterContext) -> Committer:
         return _LedgerCommitter(self.name, self.flaky_commits)
+
+    def at_place(self, place: str) -> LedgerSink:
+        """A ledger of that name, for simulations."""
+        return LedgerSink(place, self.flaky_commits)
+
+    def read_back(self) -> list[Any]:
+        return ledger(self.name).rows()
 
     def clean_up(self, job: str, uid: str, attempt: AttemptId, uncommitted: list[bytes]) -> None:
         kept, staged = {_name_of(data) for data in uncommitted}, ledger(self.name).staged

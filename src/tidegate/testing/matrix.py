@@ -189,7 +189,7 @@ def crash_cases(steps: set[str], times: int = 2, kill: bool = False) -> list[Cra
     for point in points:
         if point.endswith("commit") and "commit" not in steps:
             continue
-        # Behind "finished" there is nothing to resume, so nobody comes there twice.
+        # After "finished" there is nothing to resume, so nobody comes there twice.
         often = 1 if point == "driver.after-finished" else times
         cases.append(CrashCase(point, point=Crash(point, nth=1 if "finished" in point else 2, times=often)))
     return cases

@@ -27,7 +27,8 @@ from tidegate.testing.crash_points import SimulatedCrash
 from tidegate.testing.stepped_loop import SteppedCalls
 from tidegate.testing.world import Background, Channel, ControlLink, Stuck, WorkerProcess, World
 from tidegate.wire.control import ToDriver, ToSlot, decode_from_slot, decode_to_slot, encode
-from tidegate.wire.frame import FrameSeal, decode_frame
+from tidegate.wire.frame import decode_frame
+from tidegate.wire.seal import FrameSeal
 
 log = logging.getLogger("tidegate.testing")
 
@@ -48,7 +49,7 @@ class ScheduledAttempt:
         self._posted: deque[Callable[[], None]] = deque()
         self._storing = Background()
         self._key = self._random.randbytes(32)
-        self._seal = FrameSeal(self._key)
+        self._seal = FrameSeal(self._key, job.config.encrypt)
         self._job = job
         self.plan = job.plan
         self.processes: dict[SlotId, WorkerProcess] = {}
@@ -182,7 +183,7 @@ class ScheduledAttempt:
             while process.link.to_slot:
                 self._tell(process)
             waiting = [row for channel in self._channels if channel.receiver is process for row in channel.rows]
-            frames = deque(decode_frame(self._seal, memoryview(row)) for row in waiting)
+            frames = deque(decode_frame(self._seal, process.slot.id, memoryview(row)) for row in waiting)
             while not process.slot.finished:
                 self._world.count_action()
                 while frames and process.slot.mailbox.put_frame(frames[0], wait=False):
@@ -334,7 +335,7 @@ class ScheduledAttempt:
         process.slot.mailbox.post(decode_to_slot(process.link.to_slot.popleft()))
 
     def _deliver(self, channel: Channel) -> None:
-        frame = decode_frame(self._seal, memoryview(channel.rows[0]))
+        frame = decode_frame(self._seal, channel.receiver.slot.id, memoryview(channel.rows[0]))
         if channel.receiver.slot.mailbox.put_frame(frame, wait=False):
             channel.rows.popleft()
 

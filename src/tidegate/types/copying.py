@@ -50,6 +50,17 @@ def copy_record(value: Any) -> Any:
         return _deep_copy(value)
 
 
+def own_to_each(rows: list[Any], copy: Copier | None) -> list[Any]:
+    """The same records, some of them several times, each of them one holder's alone: who is given one may change it."""
+    if copy is None:
+        return rows
+    own, seen = [], set()
+    for row in rows:  # all copies are made before anybody sees the first
+        own.append(copy(row) if id(row) in seen else row)
+        seen.add(id(row))
+    return own
+
+
 def _copy(value: Any) -> Any:
     kind = type(value)
     if kind in UNCHANGEABLE:

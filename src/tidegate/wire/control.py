@@ -1,4 +1,4 @@
-"""Control messages between the coordinator (driver) and the slots (executors). Version 3.
+"""Control messages between the coordinator (driver) and the slots (executors). Version 5.
 
 MessagePack by msgspec: typed, bounded, never pickled. How they travel is in wire/framing.py. The first messages of a connection
 prove that both sides know the attempt's token, without sending it (see wire/handshake.py).
@@ -20,7 +20,7 @@ from tidegate.storage.metadata import Committable, FileRef, SectionRef, SlotSnap
 from tidegate.storage.state_files import StateFiles
 from tidegate.wire.framing import MAX_MESSAGE_BYTES
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):

@@ -5,12 +5,14 @@
     coordinator -> slot   HMAC(token, slot's challenge)
 
 A slot of another attempt has another token, so it is refused here: this is the fence for old workers on the control plane.
+In a job that encrypts, all of this is said within TLS, and the slot has seen the certificate that it was told of.
 """
 
 from __future__ import annotations
 
 import hmac
 import secrets
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -19,6 +21,16 @@ from tidegate.wire.control import PROTOCOL_VERSION
 
 CHALLENGE_BYTES = 32
 MAX_HELLO_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ControlAddress:
+    """Where the slots of one attempt find their coordinator, and how each knows the other. Travels with the attempt."""
+
+    host: str
+    port: int
+    token: bytes = field(repr=False)
+    fingerprint: str | None = None  #: of the coordinator's certificate; None: the connection is not encrypted
 
 
 class Hello(msgspec.Struct, frozen=True):

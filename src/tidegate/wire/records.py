@@ -1,7 +1,7 @@
 """Payload of a Records frame: typed Arrow columns, or pickled rows for an untyped stream. Executor only.
 
 Typed: one Arrow IPC record batch without its schema, which both sides know from the plan. Untyped: one pickle of the list
-of rows; it is read only after the frame's HMAC was checked (wire/frame.py), and so are columns of `Pickled`. Event-time
+of rows; it is read only after the frame's tag was checked (wire/frame.py), and so are columns of `Pickled`. Event-time
 timestamps, where the stream has them, stand before it: a 4-byte length and little-endian int64 milliseconds.
 """
 
@@ -15,9 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.batch import Batch
-from tidegate.errors import ProtocolViolation
 from tidegate.types.pickled import pickled
-from tidegate.wire.frame import FLAG_HOLDS_PICKLES, FLAG_PICKLED, FLAG_TIMESTAMPS, Frame
+from tidegate.wire.frame import FLAG_PICKLED, FLAG_TIMESTAMPS, Frame
 
 if TYPE_CHECKING:
     from tidegate.types import RecordType
@@ -32,8 +31,6 @@ def encode_records(batch: Batch) -> tuple[int, memoryview | bytes]:
     payload: memoryview | bytes
     if batch.type.typed:
         payload = memoryview(batch.columns().serialize())
-        if batch.type.pickles:
-            flags |= FLAG_HOLDS_PICKLES
     else:
         flags |= FLAG_PICKLED
         payload = pickled(batch.rows())
@@ -54,7 +51,5 @@ def decode_records(frame: Frame, record_type: RecordType) -> Batch:
         payload = payload[_LENGTH.size + length :]
     if frame.flags & FLAG_PICKLED:
         return Batch(record_type, rows=pickle.loads(payload), timestamps=timestamps)
-    if record_type.pickles and not frame.flags & FLAG_HOLDS_PICKLES:
-        raise ProtocolViolation(f"a frame from sender {frame.sender} brings pickles without the seal that they need")
     columns = pa.ipc.read_record_batch(pa.py_buffer(payload), record_type.schema)
     return Batch(record_type, columns=columns, timestamps=timestamps)

@@ -257,7 +257,13 @@ def say(**words: Any) -> None:
 
 def narrate(client: JobClient) -> None:
     """Print what happens: changes of status, failures, completed checkpoints, and who the workers are."""
-    from tidegate.coordinator.observing import AttemptFailed, CheckpointChanged, CheckpointStatus, StatusChanged
+    from tidegate.coordinator.observing import (
+        AttemptFailed,
+        CheckpointChanged,
+        CheckpointStatus,
+        ExecutorsLeaving,
+        StatusChanged,
+    )
 
     def observe(event: JobEvent) -> None:
         match event:
@@ -267,6 +273,8 @@ def narrate(client: JobClient) -> None:
                 say(status=status.name, detail=detail, at=at, workers=workers, attempt=attempt.number if attempt else 0)
             case AttemptFailed(attempt, error, _, at):
                 say(failed=str(attempt), error=error, at=at)
+            case ExecutorsLeaving(executors, at):
+                say(leaving=executors, at=at)
             case CheckpointChanged(statistics) if statistics.status is CheckpointStatus.COMPLETED:
                 say(completed=statistics.checkpoint, attempt=str(statistics.attempt))
             case _:
@@ -357,6 +365,7 @@ def main() -> None:
             if not client.status.is_terminal:
                 say(asked=settings.ask, path=carry_out(client, settings, settings.ask))
         status = client.wait()
+        say(gaps=[line.message for line in client.view.lines if "nothing was processed" in line.message])
         say(ended=status.name)
     except TidegateError as error:
         say(ended=type(error).__name__, error=str(error))

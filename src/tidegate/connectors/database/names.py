@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import xxhash
 
@@ -62,6 +62,22 @@ class TransactionName:
         if found is None:
             return None
         return TransactionName(found[1], _attempt(found[2], found[3]), int(found[4]), int(found[5]), found[6])
+
+
+@dataclass(slots=True)
+class TransactionNames:
+    """Those of one writer."""
+
+    sink: str
+    attempt: AttemptId
+    subtask: int
+    _sequence: int = 0
+    _nonce: str = field(default_factory=new_nonce)
+
+    def next(self) -> TransactionName:
+        name = TransactionName(self.sink, self.attempt, self.subtask, self._sequence, self._nonce)
+        self._sequence += 1
+        return name
 
 
 @dataclass(frozen=True, slots=True)

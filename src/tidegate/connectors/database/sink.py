@@ -33,7 +33,14 @@ from tidegate.batch import Batch
 from tidegate.connectors.contract import Committer, Sink, SinkWriter, WriterContext
 from tidegate.connectors.database import bookkeeping, committables
 from tidegate.connectors.database.committer import DatabaseCommitter
-from tidegate.connectors.database.names import SessionName, TransactionName, new_nonce, parse_attempt, sink_id
+from tidegate.connectors.database.names import (
+    SessionName,
+    TransactionName,
+    TransactionNames,
+    new_nonce,
+    parse_attempt,
+    sink_id,
+)
 from tidegate.connectors.database.rows import check_columns, newest_of_each_key, plain_columns, rows_of
 from tidegate.connectors.database.session import Session, Settled, connect
 from tidegate.connectors.database.urls import POSTGRES, DatabaseUrl, parse_url
@@ -195,23 +202,16 @@ def check_target(session: Session, table: str, key: Sequence[str], context: Writ
     return check_columns(context.record_type, table, columns, key)
 
 
-# -- two-phase: the server holds the records ----------------------------------------------------------------------
+def _names_of(sink: DatabaseSink, context: WriterContext) -> TransactionNames:
+    id = sink_id(context.job, context.uid, sink.url.database, sink.table)
+    return TransactionNames(id, parse_attempt(context.attempt), context.subtask)
 
 
-class _PreparingWriter(SinkWriter):
-    def __init__(self, sink: DatabaseSink, context: WriterContext, columns: list[str], sessions: NamedSessions) -> None:
-        self._sink = sink
-        self._columns = columns
-        self._subtask = context.subtask
-        self._sessions = sessions
-        self._id = sink_id(context.job, context.uid, sink.url.database, sink.table)
-        self._attempt = parse_attempt(context.attempt)
-        self._nonce = new_nonce()
-        self._sequence = 0
-        self._session: Session | None = None
-        self._open: TransactionName | None = None  #: the transaction of this epoch, from its first record on
+class _GatheringWriter(SinkWriter):
+    """Rows wait for each other, so that one statement takes many of them."""
+
+    def __init__(self) -> None:
         self._waiting: list[tuple[object, ...]] = []
-        self._rows = 0
 
     def write(self, batch: Batch) -> None:
         self._waiting += rows_of(plain_columns(batch))
@@ -219,19 +219,38 @@ class _PreparingWriter(SinkWriter):
             self.flush()
 
     def flush(self) -> None:
-        if not self._waiting:
-            return
+        if self._waiting:
+            self._insert(self._waiting)
+            self._waiting = []
+
+    def _insert(self, rows: list[tuple[object, ...]]) -> None:
+        raise NotImplementedError
+
+
+# -- two-phase: the server holds the records ----------------------------------------------------------------------
+
+
+class _PreparingWriter(_GatheringWriter):
+    def __init__(self, sink: DatabaseSink, context: WriterContext, columns: list[str], sessions: NamedSessions) -> None:
+        super().__init__()
+        self._sink = sink
+        self._columns = columns
+        self._sessions = sessions
+        self._names = _names_of(sink, context)
+        self._session: Session | None = None
+        self._open: TransactionName | None = None  #: the transaction of this epoch, from its first record on
+        self._rows = 0
+
+    def _insert(self, rows: list[tuple[object, ...]]) -> None:
         session = self._session_in_transaction()  # step 1
-        session.insert(self._sink.table, self._columns, self._waiting, ())
-        self._rows += len(self._waiting)
-        self._waiting = []
+        session.insert(self._sink.table, self._columns, rows, ())
+        self._rows += len(rows)
 
     def _session_in_transaction(self) -> Session:
         if self._session is None:
             self._session = self._sessions.open()
         if self._open is None:
-            self._open = TransactionName(self._id, self._attempt, self._subtask, self._sequence, self._nonce)
-            self._sequence += 1
+            self._open = self._names.next()
             with self._session.explained("beginning a transaction"):
                 self._session.begin(self._open)
         return self._session
@@ -242,7 +261,7 @@ class _PreparingWriter(SinkWriter):
             return []
         name, rows = self._open, self._rows
         with self._session.explained(f"preparing the transaction of checkpoint {checkpoint}", self._sink.table):
-            bookkeeping.write_entry(self._session, str(name), self._id, checkpoint, rows)  # step 2
+            bookkeeping.write_entry(self._session, str(name), self._names.sink, checkpoint, rows)  # step 2
             self._session.prepare(name)  # step 3
         self._open, self._rows = None, 0
         if not self._session.usable_after_prepare:
@@ -262,11 +281,7 @@ class _KeepingWriter(SinkWriter):
     def __init__(self, sink: DatabaseSink, context: WriterContext, columns: list[str]) -> None:
         self._sink = sink
         self._columns = columns
-        self._id = sink_id(context.job, context.uid, sink.url.database, sink.table)
-        self._attempt = parse_attempt(context.attempt)
-        self._subtask = context.subtask
-        self._nonce = new_nonce()
-        self._sequence = 0
+        self._names = _names_of(sink, context)
         self._kept: list[pa.RecordBatch] = []
         what = f"{sink.url}: the sink to table {sink.table!r}"
         self._room = EpochRoom(what, context.subtask, sink.max_epoch_bytes, "use commit='two-phase', ")
@@ -280,10 +295,9 @@ class _KeepingWriter(SinkWriter):
     def prepare(self, checkpoint: CheckpointId) -> list[bytes]:
         if not self._kept:
             return []
-        name = TransactionName(self._id, self._attempt, self._subtask, self._sequence, self._nonce)
+        name = self._names.next()
         batches, self._kept = self._kept, []
         self._room.clear()
-        self._sequence += 1
         epoch = committables.KeptEpoch(
             str(name), sum(map(len, batches)), self._sink.table, self._columns, self._sink.key, int(checkpoint)
         )
@@ -337,29 +351,21 @@ class DatabaseUpsertSink(Sink):
             session.close()
 
 
-class _UpsertingWriter(SinkWriter):
+class _UpsertingWriter(_GatheringWriter):
     """Keeps one session and never opens another: one that was ended by a newer attempt stays ended."""
 
     def __init__(self, sink: DatabaseUpsertSink, session: Session, columns: list[str]) -> None:
+        super().__init__()
         self._sink = sink
         self._session = session
         self._columns = columns
-        self._waiting: list[tuple[object, ...]] = []
 
-    def write(self, batch: Batch) -> None:
-        self._waiting += rows_of(plain_columns(batch))
-        if len(self._waiting) >= ROWS_A_STATEMENT:
-            self.flush()
-
-    def flush(self) -> None:
-        if not self._waiting:
-            return
-        rows = newest_of_each_key(self._waiting, self._columns, self._sink.key)
+    def _insert(self, rows: list[tuple[object, ...]]) -> None:
+        newest = newest_of_each_key(rows, self._columns, self._sink.key)
         with self._session.explained(f"writing to {self._sink.table}", self._sink.table):
             self._session.begin()
-            self._session.insert(self._sink.table, self._columns, rows, self._sink.key)
+            self._session.insert(self._sink.table, self._columns, newest, self._sink.key)
             self._session.commit()
-        self._waiting = []
 
     def close(self) -> None:
         self._session.close()

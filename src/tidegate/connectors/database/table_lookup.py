@@ -48,11 +48,22 @@ class TableLookup(LookupSource):
             )
         self._session: Session | None = None
         self._free: asyncio.Lock | None = None
+        self._running: asyncio.Future[list[dict[str, Any] | None]] | None = None
 
     async def look_up(self, keys: list[Any]) -> Sequence[Any]:
+        """One connection, one query at a time. A call that is given up does not end its thread, which has the connection still:
+        the next one waits for it."""
         self._free = self._free or asyncio.Lock()
-        async with self._free:  # one connection, one query at a time
-            return await asyncio.to_thread(self._query, keys)
+        async with self._free:
+            await self._is_idle()
+            self._running = asyncio.ensure_future(asyncio.to_thread(self._query, keys))
+            return await asyncio.shield(self._running)
+
+    async def _is_idle(self) -> None:
+        if self._running is not None:
+            await asyncio.wait([self._running])
+            if not self._running.cancelled():
+                self._running.exception()  # it was told to whoever asked, or nobody is left to be told
 
     def _query(self, keys: list[Any]) -> list[dict[str, Any] | None]:
         if self._session is None:
@@ -86,6 +97,7 @@ class TableLookup(LookupSource):
                 )
 
     async def close(self) -> None:
+        await self._is_idle()
         if self._session is not None:
             await asyncio.to_thread(self._session.close)
             self._session = None

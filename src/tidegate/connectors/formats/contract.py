@@ -70,6 +70,9 @@ class PartEncoder(ABC):
     def finish(self) -> None:
         """Write what comes last; the file stays open."""
 
+    def abandon(self) -> None:
+        """Nobody wants the file: write nothing more, also when this object goes."""
+
 
 def any_encoding(settings: ReadSettings) -> None:
     """:raises ConfigurationError: for an encoding that does not exist."""

@@ -116,6 +116,9 @@ class ParquetEncoder(PartEncoder):
     def finish(self) -> None:
         self._writer.close()
 
+    def abandon(self) -> None:
+        self._writer.is_open = False  # it closes itself when it goes, and would write to a file that is closed
+
 
 def check_writable(record_type: Any) -> None:
     if not record_type.typed:

@@ -1,7 +1,7 @@
 """Tables of Parquet files, each record in them exactly once, an epoch of all subtasks at once. See docs/files-and-tables.md.
 
 Where it runs: writers on the executors put files where they will stay, under names that nobody knows; the driver appends
-them to the table's log when the checkpoint stands in the job's log; the subtasks' committers look whether it has.
+them to the table's log when the checkpoint is in the job's log; the subtasks' committers look whether it has.
 
 Evidence: the table's log holds, for each writer (one attempt of one sink of one job), the newest checkpoint whose files are in
 it. A commit takes all that the writer has prepared up to a checkpoint n in one step and writes n with them, so whatever a

@@ -82,7 +82,7 @@ async function details({ base, link, vertices, more }, id) {
   const [checkpoint, story] = await Promise.all([get(path), get(`${path}/explain`)]);
   const chosen = vertices.find((vertex) => vertex.id === more[2]);
   const subtasks = chosen ? await get(`${path}/subtasks/${chosen.id}`) : null;
-  const open = (vertex) => (vertex === chosen ? h("a", { href: link("checkpoints", "details", id) }, "Hide subtasks ▲") : h("a", { href: link("checkpoints", "details", id, vertex.id) }, "Show subtasks ▼"));
+  const open = (vertex) => (vertex === chosen ? h("a", { href: link("checkpoints", "details", id) }, "Hide\u00a0subtasks\u00a0▲") : h("a", { href: link("checkpoints", "details", id, vertex.id) }, "Show\u00a0subtasks\u00a0▼"));
   const cells = (task) => [["Acknowledged", acknowledged(task)], ["Latest acknowledgement", format.time(task.latest_ack_timestamp)], ["End to end duration", format.span(task.end_to_end_duration)],
     ["State size", format.bytes(task.state_size)], ["Stored for it", format.bytes(task.checkpointed_size)], ["Buffered during alignment", format.bytes(task.alignment_buffered)]]
     .map(([title, text]) => h("td", { class: "number", "data-title": title }, text));

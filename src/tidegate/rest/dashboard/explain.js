@@ -19,8 +19,8 @@ export function explained(story, link) {
   const [key, name] = PHASES.reduce((best, phase) => (slowest[phase[0]] > slowest[best[0]] ? phase : best));
   const isStoring = storing !== null && storing > slowest[key];
   const sentence = isStoring
-    ? [`Most of it, ${format.span(storing)}, went into storing the metadata and the record in the log, after the last acknowledgement.`]
-    : [`The last to acknowledge was `, h("b", null, `${slowest.vertex}, subtask ${slowest.subtask}`), `, after ${format.span(slowest.total)}. ${key === "other" ? "Most of that lies between the measured parts" : `Most of that was the ${name}`}: ${format.span(slowest[key])}.`];
+    ? [`The largest part, ${format.span(storing)}, was storing the metadata and the record in the log, after the last acknowledgement.`]
+    : [`The last to acknowledge was `, h("b", null, `${slowest.vertex}, subtask ${slowest.subtask}`), `, after ${format.span(slowest.total)}. ${key === "other" ? "The largest part of that lies between the measured ones" : `The largest part of that was the ${name}`}: ${format.span(slowest[key])}.`];
   const longest = Math.max(1, ...story.vertices.map((vertex) => vertex.total));
   return card("Where the time went",
     h("p", { class: "verdict" }, sentence),

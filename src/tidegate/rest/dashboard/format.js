@@ -39,7 +39,8 @@ export function span(ms) {
   const two = (whole, unit, rest, smaller) => (rest ? `${whole} ${unit} ${rest} ${smaller}` : `${whole} ${unit}`);
   if (s < 3600) return two(Math.floor(s / 60), "min", Math.floor(s % 60), "s");
   if (s < 86400) return two(Math.floor(s / 3600), "h", Math.floor((s % 3600) / 60), "min");
-  return two(Math.floor(s / 86400), "d", Math.floor((s % 86400) / 3600), "h");
+  const days = Math.floor(s / 86400);
+  return two(days, "d", days < 10 ? Math.floor((s % 86400) / 3600) : 0, "h");
 }
 
 export function time(ms) {

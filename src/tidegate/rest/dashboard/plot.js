@@ -1,5 +1,5 @@
 // Plots as SVG, drawn in the pixels that they get: letters keep their size on every screen. Bars for things that happened one
-// after another, lines for what goes on over time.
+// after another, lines for what changes over time.
 
 import { h, svg } from "./dom.js";
 import * as format from "./format.js";

@@ -88,6 +88,9 @@ class AsyncOperator(RunningOperator):
         self._back: deque[list[Asked]] = deque()  #: answered calls, from the loop
         self._asked: deque[Asked] = deque()  #: those with a time-out, oldest first
         self._opened: asyncio.Future[None] | None = None  #: of the loop
+        self._opens_at: float | None = None  #: when it was asked to
+        self._open_at: float | None = None  #: when it was open; by the loop
+        self._broken: Exception | None = None  #: why it cannot be opened; by the loop
         self._tasks: set[asyncio.Task[None]] = set()  #: of the loop
         self._closed = False
         self._fails = planned.operator.on_error is OnError.FAIL
@@ -140,7 +143,7 @@ class AsyncOperator(RunningOperator):
         return len(self._queue) > 0 or self._queue.can_leave
 
     def release(self) -> bool:
-        """Let go on what may. Whether there was something."""
+        """Emit what may leave. Whether there was something."""
         self._take_answers()
         if not self._queue.can_leave:
             return False
@@ -178,7 +181,11 @@ class AsyncOperator(RunningOperator):
             return None
         while self._asked and self._asked[0].is_answered:
             self._asked.popleft()
-        return self._asked[0].asked_at + self._settings.timeout_s + GRACE_S if self._asked else None
+        if not self._asked:
+            return None
+        since = self._opens_at if self._open_at is None else max(self._asked[0].asked_at, self._open_at)
+        assert since is not None
+        return since + self._settings.timeout_s + GRACE_S
 
     def on_time(self) -> None:
         self._take_answers()
@@ -208,6 +215,8 @@ class AsyncOperator(RunningOperator):
 
     def _take_answers(self) -> None:
         """:raises OperatorFailed: for a call that has failed."""
+        if self._broken is not None:
+            raise OperatorFailed(self, self._broken) from self._broken
         while self._back:
             entries = self._back.popleft()
             self._calls -= 1
@@ -231,6 +240,7 @@ class AsyncOperator(RunningOperator):
             groups.append(group)
             self._calls += 1
         if groups:
+            self._opens_at = self._clock() if self._opens_at is None else self._opens_at
             self._loop.call(self._start, groups)
 
     # -- in the loop --------------------------------------------------------------------------------------------------
@@ -238,14 +248,34 @@ class AsyncOperator(RunningOperator):
     def _start(self, groups: list[list[Asked]]) -> None:
         loop = asyncio.get_running_loop()
         if self._opened is None:
-            self._opened = loop.create_task(self._function.async_open(self._context))
+            self._opened = loop.create_task(self._open_in_loop())
         for group in groups:
             task = loop.create_task(self._answer(group))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
+    async def _open_in_loop(self) -> None:
+        """What goes wrong here is no record's: it fails the job, whatever becomes of records. Their time begins after it."""
+        limit = self._settings.timeout_s
+        try:
+            async with asyncio.timeout(limit) as time:
+                await self._function.async_open(self._context)
+        except Exception as error:
+            self._broken = error
+            if isinstance(error, TimeoutError) and time.expired():
+                self._broken = UnansweredCall(
+                    f"async_open of {self.name} has not come to its end within {limit} s. Give it longer (timeout=).",
+                    user_line=function_line(self),
+                )
+            self._wake()
+        self._open_at = self._clock()
+
     async def _answer(self, entries: list[Asked]) -> None:
         try:
+            assert self._opened is not None
+            await asyncio.shield(self._opened)
+            if self._broken is not None:
+                return
             for entry, rows in zip(entries, await self._rows(entries), strict=True):
                 entry.rows = rows
         except asyncio.CancelledError:
@@ -267,8 +297,6 @@ class AsyncOperator(RunningOperator):
         attempt = 0
         try:
             async with asyncio.timeout(limit) as time:
-                assert self._opened is not None
-                await asyncio.shield(self._opened)
                 while True:
                     attempt += 1
                     context = AsyncContext(self._context, stamps, attempt)
@@ -284,14 +312,17 @@ class AsyncOperator(RunningOperator):
         except TimeoutError:
             if not time.expired():
                 raise
-        context = AsyncContext(self._context, stamps, attempt)
         if has_timeout(self._function):
-            return [[self._copy_out(self._function.timeout(self._copy_in(each.value), context))] for each in entries]
+            return [[self._copy_out(self._given_up(each, attempt))] for each in entries]
         raise UnansweredCall(
             f"{self.name} has not answered within {limit} s, in {attempt} attempt{'s' if attempt != 1 else ''}. Give it longer "
             "(timeout=), define timeout(self, value, ctx) to answer in its place, or say on_error= to do without the record.",
             user_line=function_line(self),
         )
+
+    def _given_up(self, entry: Asked, attempts: int) -> Any:
+        context = AsyncContext(self._context, [entry.timestamp], attempts)
+        return self._function.timeout(self._copy_in(entry.value), context)
 
     async def _called(self, entries: list[Asked], context: AsyncContext) -> Sequence[Any]:
         if has_batch_form(self._function):

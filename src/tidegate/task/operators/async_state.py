@@ -79,7 +79,7 @@ class KeyedInFlightStore(InFlightStore):
     """Of an operator with keys."""
 
     def __init__(self, calls: AsyncCalls, key: KeySelector, backend: KeyedStateBackend) -> None:
-        self.keeper = None
+        self.keeper = keeper_for(calls.owner, backend)
         declaration = declared_states(calls)[IN_FLIGHT]
         self.backend = backend
         self._keyed_backend = backend

@@ -35,7 +35,7 @@ class _BroadcastSide(FunctionOperator):
         context = self._broadcast_context
         context.current_watermark = self.watermark
         with self._gate.opened():
-            self._run_plain(batch, self._function.process_broadcast_element, context)
+            self._run_plain(batch, self._hook("process_broadcast_element"), context)
 
     def _apply(self, state: Any, function: Callable[[Any, Any], None]) -> None:
         raise ConfigurationError(
@@ -51,7 +51,7 @@ class BroadcastOperator(_BroadcastSide):
         if input_index:
             self._run_broadcast(batch)
         else:
-            self._run_plain(batch, self._function.process_element, self._context)
+            self._run_plain(batch, self._hook("process_element"), self._context)
 
 
 class KeyedBroadcastOperator(_BroadcastSide, KeyedProcessOperator):

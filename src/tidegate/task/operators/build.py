@@ -150,7 +150,7 @@ def _built(
         case specs.AsyncSpec(calls, key):
             taken = input_type or UNTYPED
             if key is None:
-                store = InFlightStore(calls.function, in_flight_type(taken, planned.operator.outputs[MAIN_OUTPUT]))
+                store = InFlightStore(calls.owner, in_flight_type(taken, planned.operator.outputs[MAIN_OUTPUT]))
             else:
                 store = KeyedInFlightStore(calls, key, _backend(planned, subtask, key, context))
             return AsyncOperator(planned, subtask, calls, taken, store, context)

@@ -3,8 +3,9 @@
     frame      -> rows of accumulators -> late ones aside -> into the slices, or the sessions
     watermark  -> all windows that it closes leave as one Arrow batch -> what no window needs any more is dropped
 
-What has fired is known by the watermark; after a restore also by the marks of the key groups (event_time_marks.py), so that no
-window fires twice.
+What has fired is known by the watermark. After a restore event time continues from the slowest of the old subtasks, though the
+others had fired more, and the clock of another machine may be behind: for each key group it is kept how far its windows have
+fired (`FiredMarks`), so that none closes twice. What comes late, and is still taken, makes a window fire again at once.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.batch import Batch
+from tidegate.errors import ConfigurationError
+from tidegate.functions.checkpointed import InitializationContext
 from tidegate.functions.column_windows import SLICE_END
 from tidegate.functions.user_metrics import UserMetrics
+from tidegate.functions.windows import AlignedWindows, WindowAssigner
 from tidegate.protocol.watermarks import MAX_WATERMARK
 from tidegate.state.key_groups import key_groups
 from tidegate.task.operators.base import OperatorFailed, RunningOperator, key_place
@@ -34,6 +38,39 @@ if TYPE_CHECKING:
     from tidegate.task.operators.timers import Time
     from tidegate.types import RecordType
     from tidegate.wire.control import SubtaskRestore
+
+
+class FiredMarks(EventTimeMarks):
+    """How far the windows of each key group have fired, and from what they are put together."""
+
+    def __init__(self, key_groups: range, max_parallelism: int, assigner: WindowAssigner) -> None:
+        super().__init__(key_groups, max_parallelism)
+        self._assigner = assigner
+
+    def initialize_state(self, ctx: InitializationContext, /) -> None:
+        self._check_same_windows(ctx)
+        super().initialize_state(ctx)
+
+    def _check_same_windows(self, ctx: InitializationContext) -> None:
+        """:raises ConfigurationError: rows of other slices would be counted in windows that are not theirs, or in none."""
+        parts = ctx.operator_state.union_list_state("parts", str)
+        own = parts_of(self._assigner)
+        for stored in parts.get():
+            if stored != own:
+                raise ConfigurationError(
+                    f"the checkpoint holds windows over columns as {stored}, and {self._assigner!r} are put together from "
+                    f"{own}. What is stored cannot be shared out anew: give the operator another uid, and start without "
+                    "its state."
+                )
+        parts.set([own])
+
+
+def parts_of(assigner: WindowAssigner) -> str:
+    """From what windows are put together, and so what is stored."""
+    time = "event time" if assigner.is_event_time else "the clock"
+    if not isinstance(assigner, AlignedWindows):
+        return f"sessions by {time}"
+    return f"slices of {assigner.slice_ms} ms from {assigner.offset_ms % assigner.slice_ms} ms on, by {time}"
 
 
 class ColumnWindowOperator(RunningOperator):
@@ -63,7 +100,7 @@ class ColumnWindowOperator(RunningOperator):
         self._input_type = input_type
         self._time = time
         self._is_partial = input_type.field_names == windows.partial_columns
-        self._marks = EventTimeMarks(backend.key_groups, planned.max_parallelism)
+        self._marks = FiredMarks(backend.key_groups, planned.max_parallelism, windows.assigner)
         self.keeper = keeper_for(self._marks, backend)
         self._reads_late = windows.late_tag in planned.operator.outputs
         self._late_dropped: Counter
@@ -95,7 +132,8 @@ class ColumnWindowOperator(RunningOperator):
 
     def _times(self, batch: Batch) -> Moments:
         if not self._assigner.is_event_time:
-            return np.full(len(batch), self._time.now_ms(), np.int64)
+            # The clock of this machine may be behind that of the one before: no record goes into a window that has closed.
+            return np.full(len(batch), max(self._time.now_ms(), self._marks.latest + 1), np.int64)
         if batch.timestamps is None:
             refuse_without_time(self._assigner)
         return batch.timestamps
@@ -117,19 +155,21 @@ class ColumnWindowOperator(RunningOperator):
         else:
             self._late_dropped.inc(len(places))
 
-    def _fired_up_to(self, rows: pa.Table) -> Moments | None:
-        """Of each row's key, where some have fired further than event time has come; else None."""
+    def _fired_up_to(self, rows: pa.Table) -> int | Moments:
+        """How far the windows of each row's key have fired; one number where it is the same for all."""
         if not self._marks.are_ahead:
-            return None
-        hashes, _ = self._keys.stored(self._keys.column(rows))
-        return self._marks.of(key_groups(hashes, self.planned.max_parallelism))
+            return self._marks.watermark
+        return self._marks.of(self._key_groups(rows))
 
-    def _restored_marks(self, rows: pa.Table, moment: int) -> Moments | None:
-        """How far the windows of each row's key had fired before the restore, where some had come to that moment."""
-        if self._marks.highest < moment:
-            return None
+    def _key_groups(self, rows: pa.Table) -> Moments:
         hashes, _ = self._keys.stored(self._keys.column(rows))
-        return self._marks.restored(key_groups(hashes, self.planned.max_parallelism))
+        return key_groups(hashes, self.planned.max_parallelism)
+
+    def _had_fired(self, rows: pa.Table, ends: Moments) -> Moments | None:
+        """Of windows that time closes now: which have fired before the restore. None: none of them."""
+        if not len(ends) or self._marks.highest_restored < int(ends.min()) - 1:
+            return None
+        return self._marks.restored(self._key_groups(rows)) >= ends - 1
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -152,10 +192,12 @@ class ColumnWindowOperator(RunningOperator):
     def end_input(self) -> None:
         """What the clock has not closed yet is closed now: no record of a bounded input is left in a window of time."""
         if not self._assigner.is_event_time:
-            self._advance(MAX_WATERMARK)
+            # The clock has not come so far: what comes when a job that was drained goes on is not late.
+            self._fire(self._marks.watermark, MAX_WATERMARK)
+            self._flush()
 
     def _advance(self, watermark: int) -> None:
-        before, self._marks.watermark = self._marks.watermark, max(self._marks.watermark, watermark)
+        before, self._marks.watermark = self._marks.watermark, max(self._marks.watermark, int(watermark))
         self._fire(before, self._marks.watermark)
         self._flush()
 
@@ -168,6 +210,14 @@ class ColumnWindowOperator(RunningOperator):
         raise NotImplementedError
 
     # -- what goes out -----------------------------------------------------------------------------------------------
+
+    def _put_out_once(self, rows: pa.Table, starts: Moments, ends: Moments) -> None:
+        """Windows that time closes now, a row each: those that have not fired before the restore."""
+        had_fired = self._had_fired(rows, ends)
+        if had_fired is not None and had_fired.any():
+            left = ~had_fired
+            rows, starts, ends = rows.filter(pa.array(left)), starts[left], ends[left]
+        self._put_out(rows, starts, ends)
 
     def _put_out(self, rows: pa.Table, starts: Moments, ends: Moments) -> None:
         """Windows that fire, a row each."""

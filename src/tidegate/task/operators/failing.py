@@ -1,8 +1,8 @@
 """Functions whose failures are not the job's: on_error="skip" and "dead-letter". Executor; the task's thread.
 
-Caught is what the user's function raises for one record. Tidegate's own errors, and what comes from timers, hooks and
-watermarks, fail the job as ever. What a failing call had emitted is dropped; what it did to state stays
-(functions/failed_records.py).
+Caught is what the user's function raises for one record that the operator has given it, also while what it returned is worked
+out. Tidegate's own errors, and what comes from timers, hooks and watermarks, fail the job as ever. What a failing call had
+emitted is dropped; what it did to state stays (functions/failed_records.py).
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ from tidegate.errors import TidegateError
 from tidegate.functions.failed_records import DEAD_LETTERS, FAILED_RECORDS, FailedRecord, OnError
 from tidegate.functions.user_metrics import UserMetrics
 from tidegate.graph import specs
+from tidegate.shown import shown_error, shown_message, shown_text
 from tidegate.task.operators.base import RunningOperator
-from tidegate.task.operators.process import FunctionOperator
+from tidegate.task.operators.checkpointed import keeper_for
+from tidegate.task.operators.process import FunctionOperator, Hook
 from tidegate.task.operators.returned import MANY, check_many
+from tidegate.types.copying import copy_record
 
 if TYPE_CHECKING:
     from tidegate.graph.plan import PlannedOperator
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidegate.task")
 
 HOOKS = ("process_element", "process_element1", "process_element2", "process_broadcast_element")
+OF_THE_FIRST_INPUT = ("process_element", "process_element1")
 
 
 class Failures:
@@ -51,18 +55,18 @@ class Failures:
         if not self._told:
             self._told = True
             log.warning(
-                "%s, at %s: %s: %s. Such records are %s, as on_error= says, and counted as %s; this is said once",
+                "%s, at %s: %s. Such records are %s, as on_error= says, and counted as %s; this is said once",
                 operator.name,
                 operator.planned.operator.line,
-                type(error).__name__,
-                error,
+                shown_error(error),
                 "dead letters" if self._keeps else "skipped",
                 FAILED_RECORDS,
             )
         if self._keeps:
-            trace = "".join(traceback.format_exception(error)[-10:])
+            trace = shown_text("".join(traceback.format_exception(error)[-10:]))
             kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
-            self._letters.append(FailedRecord(record, timestamp, operator.name, operator.uid, kind, str(error), trace))
+            message = shown_message(error)
+            self._letters.append(FailedRecord(record, timestamp, operator.name, operator.uid, kind, message, trace))
 
     def send(self) -> None:
         """Before what comes after the records that failed."""
@@ -74,13 +78,13 @@ class Failures:
             self._operator.emit_to(DEAD_LETTERS, Batch(record_type, letters, timestamps=timestamps))
 
 
-def own_copies(operator: PlannedOperator, taken: RecordType) -> Copier | None:
+def own_copies(operator: PlannedOperator, copier: Copier | None) -> Copier | None:
     """How a record is kept as it came, where a function may change it and somebody wants to see it."""
-    return taken.copier() if operator.operator.on_error is OnError.DEAD_LETTER else None
+    return copier if operator.operator.on_error is OnError.DEAD_LETTER else None
 
 
 class OneByOneOperator(RunningOperator):
-    """map, flat_map and filter of a plain function, record by record."""
+    """map, flat_map and filter of a function that is no process function, record by record."""
 
     def __init__(
         self,
@@ -91,9 +95,10 @@ class OneByOneOperator(RunningOperator):
     ) -> None:
         super().__init__(planned, subtask)
         self._failures = Failures(self)
-        self._keep = own_copies(planned, taken)
+        self._keep = own_copies(planned, taken.copier())
         self._call: Callable[[Any], list[Any]]
         function = spec.function
+        self.keeper = keeper_for(function)
         match spec:
             case specs.MapSpec():
                 self._call = lambda row: [function(row)]
@@ -131,25 +136,27 @@ class OneByOneOperator(RunningOperator):
 
 
 def guard(operator: FunctionOperator, taken: RecordType) -> None:
-    """From here on what its function raises for a record fails that record alone."""
-    failures, keep = Failures(operator), own_copies(operator.planned, taken)
-    function = operator._function
+    """From here on what its function raises for a record fails that record alone. `taken`: the type of its first input."""
+    failures = Failures(operator)
     for name in HOOKS:
-        hook = getattr(function, name, None)
+        hook = getattr(operator._function, name, None)
         if hook is not None:
-            setattr(function, name, _guarded(hook, operator, failures, keep if name == "process_element" else None))
+            copier = taken.copier() if name in OF_THE_FIRST_INPUT else copy_record
+            operator.guards[name] = _guarded(hook, operator, failures, own_copies(operator.planned, copier))
 
 
-def _guarded(
-    hook: Callable[[Any, Any], Any], operator: FunctionOperator, failures: Failures, keep: Copier | None
-) -> Callable[[Any, Any], Any]:
+def _guarded(hook: Hook, operator: FunctionOperator, failures: Failures, keep: Copier | None) -> Hook:
     @functools.wraps(hook)
     def guarded(value: Any, ctx: Any) -> Any:
         kept = value if keep is None else keep(value)
         before = {tag: len(rows) for tag, (rows, _) in operator._side.items()}
         try:
             result = hook(value, ctx)
-            return list(result) if type(result) in MANY else result
+            if result is None:
+                return None
+            if type(result) not in MANY:
+                check_many(result, operator, operator._named(hook.__name__))
+            return list(result)  # here, because it may be worked out only now
         except TidegateError:
             raise
         except Exception as error:

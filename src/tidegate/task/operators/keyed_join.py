@@ -21,6 +21,7 @@ from tidegate.task.operators.base import OperatorFailed, RunningOperator, key_pl
 from tidegate.task.operators.checkpointed import keeper_for
 from tidegate.task.operators.event_time_marks import EventTimeMarks
 from tidegate.task.operators.late import held_back, refuse_join_without_time
+from tidegate.types.copying import own_to_each
 
 if TYPE_CHECKING:
     from tidegate.graph.plan import PlannedOperator
@@ -128,7 +129,8 @@ class KeyedJoinOperator(RunningOperator):
             self.emit(Batch(self.output_type, columns=columns, timestamps=stamps))
             return
         copy = self.copy
-        made = map(function, lefts, rights)
+        left, right = (type.copier() for type in self._spec.types)
+        made = map(function, own_to_each(lefts, left), own_to_each(rights, right))
         self.emit(Batch(self.output_type, list(made if copy is None else map(copy, made)), timestamps=stamps))
 
 

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from tidegate.wire.control import SubtaskRestore
 log = logging.getLogger("tidegate.task")
 
+Hook = Callable[[Any, Any], Any]
+_HOOKS = ("process_element1", "process_element2")  #: by input, where there are two
+
 WORTH_A_LOOP = 16  #: records of a batch; to begin a loop takes as long as to call a function for about so many
 CLEAN_UP_PAUSE_S = 1.0  #: between two looks for expired state, beside those that follow each frame
 CLEAN_UP_BUSY_PAUSE_S = 0.02  #: while there is some
@@ -55,6 +58,7 @@ class FunctionOperator(RunningOperator):
     ) -> None:
         super().__init__(planned, subtask)
         self._function = function
+        self.guards: dict[str, Hook] = {}  #: called for a record in place of the function's own hook of that name
         self.backend = backend
         self._job = job
         self._side: dict[str, tuple[list[Any], list[int | None]]] = {}  #: records and their timestamps, by tag
@@ -65,6 +69,10 @@ class FunctionOperator(RunningOperator):
         self._look_for_tags: float = float("inf") if speaks_of_tags else FIRST_ROWS  #: in so many more rows
         if backend is not None:
             bind_states(function, backend, self.columnar)
+
+    def _hook(self, name: str) -> Hook:
+        """What the operator calls for a record; what the function calls of its own is its own."""
+        return self.guards.get(name) or getattr(self._function, name)
 
     def open(self, restore: SubtaskRestore | None) -> None:
         self._context = self._new_context(restore)
@@ -123,7 +131,7 @@ class FunctionOperator(RunningOperator):
         kept = [at for at, row in enumerate(rows) if not is_tagged(row)]
         return [rows[at] for at in kept], [places[at] for at in kept] if places else places
 
-    def _run_plain(self, batch: Batch, process_element: Callable[[Any, Any], Any], context: Context) -> None:
+    def _run_plain(self, batch: Batch, process_element: Hook, context: Context) -> None:
         """Every record, without a key."""
         stamps, copy = batch.timestamps, self.copy
         out: list[Any] = []
@@ -172,7 +180,7 @@ class ProcessOperator(FunctionOperator):
         super().__init__(planned, subtask, job, function, None)
 
     def process(self, batch: Batch, input_index: int) -> None:
-        self._run_plain(batch, self._function.process_element, self._context)
+        self._run_plain(batch, self._hook("process_element"), self._context)
 
 
 class KeyedProcessOperator(FunctionOperator):
@@ -237,11 +245,7 @@ class KeyedProcessOperator(FunctionOperator):
         return True
 
     def _process_each(self, batch: Batch, input_index: int) -> None:
-        function = self._function
-        if len(self._inputs) == 1:
-            process_element = function.process_element
-        else:
-            process_element = function.process_element2 if input_index else function.process_element1
+        process_element = self._hook("process_element" if len(self._inputs) == 1 else _HOOKS[input_index])
         row_key, normalise_many = self._inputs[input_index]
         context, set_current_key, timers = self._context, self._keyed_backend.set_current_key, self._timers
         stamps, copy = batch.timestamps, self.copy
@@ -386,5 +390,4 @@ class CoProcessOperator(FunctionOperator):
     """Two inputs without keys."""
 
     def process(self, batch: Batch, input_index: int) -> None:
-        process_element = self._function.process_element2 if input_index else self._function.process_element1
-        self._run_plain(batch, process_element, self._context)
+        self._run_plain(batch, self._hook(_HOOKS[input_index]), self._context)

@@ -44,7 +44,7 @@ class RecordLoops:
         self._key = key
         self._access = access
         self._loops: dict[Ways, RecordLoop | str] = {}
-        self._states = tuple((name, value.kind) for name, value in sorted(access.values.items()))
+        self._values = sorted(access.values.items())
 
     def keys_of(self, batch: Batch) -> list[Any]:
         """Without making records, where the key is made of columns that are at hand."""
@@ -56,13 +56,13 @@ class RecordLoops:
 
     def run(self, batch: Batch, keys: list[Any], normalised: list[Any], timers: Any) -> Emitted | None:
         """None: this batch is not for a loop. What is emitted is owned by nobody else: copies have been made."""
-        operator = self._operator
+        operator, own = self._operator, vars(self._function)  # the user may have put something else in a state's place
         ways = Ways(
             by_field=batch.has_columns and not batch.has_rows,
             stamped=batch.timestamps is not None,
             in_columns=operator.copy is None,
             timed=timers is not None,
-            states=self._states,
+            states=tuple((name, value.kind) for name, value in self._values if own.get(name) is value.handle),
         )
         loop = self._loops.get(ways)
         if loop is None:
@@ -81,8 +81,10 @@ class RecordLoops:
             if error is not emitted.refused:
                 raise
             raise error.with_traceback(None) from None  # of what is returned the function is told, not the line
-        except StopIteration as error:  # as in a generator: where it got out of one, something is wrong
-            raise RuntimeError("generator raised StopIteration") from error
+        except StopIteration as error:
+            if not loop.is_generator:
+                raise
+            raise RuntimeError("generator raised StopIteration") from error  # as Python says of a generator
         return emitted
 
     def _rows(self, loop: RecordLoop, batch: Batch, keys: list[Any], normalised: list[Any]) -> Iterable[Any] | None:

@@ -30,19 +30,19 @@ class SessionWindowOperator(ColumnWindowOperator):
         lateness = self._windows.lateness_ms
         ends = self._ends(times, batch)
         rows = rows.append_column(START, pa.array(times)).append_column(END, pa.array(ends))
-        fired = self._fired_up_to(rows)
-        watermark = self._marks.watermark if fired is None else fired
-        closed = ends - 1 <= watermark
-        if not self._assigner.is_event_time or not closed.any():
+        if not self._assigner.is_event_time or int(ends.min()) - 1 > self._marks.latest:
             self._sessions.add(rows)
             return
+        fired = self._fired_up_to(rows)
+        closed = ends - 1 <= fired
         # Records whose own windows have passed: each belongs to a session that is still there, or is late.
         self._sessions.add(rows.take(pa.array(np.flatnonzero(~closed))))
         places = np.flatnonzero(closed)
+        if not len(places):
+            return
         old = rows.take(pa.array(places))
-        marks = watermark if fired is None else fired[places]
         in_session = self._sessions.ends_with(old)
-        is_late = in_session - 1 + lateness <= marks
+        is_late = in_session - 1 + lateness <= (fired if isinstance(fired, int) else fired[places])
         if is_late.any():
             self._set_aside(places[is_late], batch)
         taken = old.take(pa.array(np.flatnonzero(~is_late)))
@@ -63,10 +63,9 @@ class SessionWindowOperator(ColumnWindowOperator):
         """The sessions that have closed, and have something new."""
         whole = self._sessions.whole()
         assert whole is not None
-        rows = whole.filter(pa.array(self._sessions.has_any_of(taken)))
-        fired = self._fired_up_to(rows)
-        have_fired = rows.column(END).to_numpy() - 1 <= (self._marks.watermark if fired is None else fired)
-        self._put_out_at(rows.filter(pa.array(have_fired)))
+        starts, ends = whole.column(START).to_numpy(), whole.column(END).to_numpy()
+        again = self._sessions.has_any_of(taken) & (ends - 1 <= self._fired_up_to(whole))
+        self._put_out(whole.filter(pa.array(again)), starts[again], ends[again])
 
     def _next_end(self) -> int | None:
         return self._sessions.first_end
@@ -80,15 +79,7 @@ class SessionWindowOperator(ColumnWindowOperator):
         ends = whole.column(END).to_numpy()
         fires = (ends - 1 <= watermark) & (ends - 1 > before)
         if fires.any():
-            self._put_out_sessions(whole.filter(pa.array(fires)))
+            starts = whole.column(START).to_numpy()
+            self._put_out_once(whole.filter(pa.array(fires)), starts[fires], ends[fires])
         kept = ends - 1 + self._windows.lateness_ms > watermark
         self._sessions.keep(whole if kept.all() else whole.filter(pa.array(kept)))
-
-    def _put_out_sessions(self, rows: pa.Table) -> None:
-        """At their end: without those that had fired before the restore."""
-        ends = rows.column(END).to_numpy()
-        fired = self._restored_marks(rows, int(ends.min()) - 1) if len(ends) else None
-        self._put_out_at(rows if fired is None else rows.filter(pa.array(fired < ends - 1)))
-
-    def _put_out_at(self, rows: pa.Table) -> None:
-        self._put_out(rows, rows.column(START).to_numpy(), rows.column(END).to_numpy())

@@ -77,29 +77,17 @@ class SliceWindowOperator(ColumnWindowOperator):
     def _take(self, times: Moments, rows: pa.Table, batch: Batch) -> None:
         aligned, lateness = self._aligned, self._windows.lateness_ms
         ends = times if self._is_partial else aligned.slice_ends(times)
-        fired = self._fired_up_to(rows)
-        watermark = self._marks.watermark
-        if aligned.is_event_time and (
-            fired is not None or aligned.last_end(int(ends.min())) - 1 + lateness <= watermark
-        ):
+        watermark, latest = self._marks.watermark, self._marks.latest
+        if aligned.is_event_time and aligned.last_end(int(ends.min())) - 1 + lateness <= latest:
             different, which = np.unique(ends, return_inverse=True)
             last = np.array([aligned.last_end(end) for end in different.tolist()], np.int64)[which]
-            late = last - 1 + lateness <= (watermark if fired is None else fired)
+            late = last - 1 + lateness <= self._fired_up_to(rows)
             if late.any():
-                in_windows = last > MIN_WATERMARK
-                self._set_aside(np.flatnonzero(late & in_windows), batch)
+                in_windows = late & (last > MIN_WATERMARK)
+                if in_windows.any():
+                    self._set_aside(np.flatnonzero(in_windows), batch)
                 kept = np.flatnonzero(~late)
-                ends, rows, fired = ends[kept], rows.take(pa.array(kept)), None if fired is None else fired[kept]
-        if fired is None:
-            self._keep(ends, rows, watermark)
-            return
-        for mark in np.unique(fired).tolist():
-            of_mark = np.flatnonzero(fired == mark)
-            self._keep(ends[of_mark], rows.take(pa.array(of_mark)), mark)
-
-    def _keep(self, ends: Moments, rows: pa.Table, watermark: int) -> None:
-        """`watermark`: up to which windows of these keys have fired; those that allow lateness fire again."""
-        lateness, aligned = self._windows.lateness_ms, self._aligned
+                ends, rows = ends[kept], rows.take(pa.array(kept))
         again: dict[int, list[pa.Table]] = {}
         for end, part in cut(ends, rows):
             first = aligned.next_end(end, MIN_WATERMARK)
@@ -111,18 +99,27 @@ class SliceWindowOperator(ColumnWindowOperator):
                 self._due = due
             if self._running is not None:
                 self._running.add_late(end, part)
-            while lateness and first is not None and first - 1 <= watermark:
-                if first - 1 + lateness > watermark:
-                    again.setdefault(first, []).append(part)
+            while lateness and first is not None and first - 1 <= latest:
+                if (new := self._of_fired(part, first)).num_rows:
+                    again.setdefault(first, []).append(new)
                 first = aligned.next_end(end, first)
         for end in sorted(again):
             self._fire_again(end, again[end])
+
+    def _of_fired(self, rows: pa.Table, end: int) -> pa.Table:
+        """The rows for whose keys the window that ends then has fired, and is still kept."""
+        fired = self._fired_up_to(rows)
+        is_kept = (end - 1 <= fired) & (fired < end - 1 + self._windows.lateness_ms)
+        if isinstance(fired, int):
+            return rows if is_kept else rows.slice(0, 0)
+        return rows.filter(pa.array(is_kept))
 
     def _fire_again(self, end: int, parts: list[pa.Table]) -> None:
         """A window that has fired, for the keys that have something new."""
         start = self._aligned.start_of(end)
         held = [self._slices.whole(each) for each in self._slices.between(start, end)]
-        self._put_out_at(self._windows.merging.merged_of(held, parts), start, end)
+        rows = self._windows.merging.merged_of(held, parts)
+        self._put_out(rows, *_of_each(rows, start, end))
 
     def _next_end(self) -> int | None:
         return self._due
@@ -141,20 +138,18 @@ class SliceWindowOperator(ColumnWindowOperator):
             after = end
             self._due = self._first_due(after)
         lateness = self._windows.lateness_ms
-        for end in [end for end in self._slices.held if self._aligned.last_end(end) - 1 + lateness <= watermark]:
-            self._slices.drop(end)
+        # Of two slices the earlier is not needed longer than the later.
+        self._slices.drop_while(lambda end: self._aligned.last_end(end) - 1 + lateness <= watermark)
 
     def _first_due(self, after: int) -> int | None:
-        found = (self._aligned.next_end(each, after) for each in self._slices.held)
+        """The first end after that moment of a window that has a slice. Of the slices before it, no window has an earlier one
+        and not the last; of those after it, the first one's window is the first."""
+        found = (self._aligned.next_end(each, after) for each in self._slices.around(after + 1))
         return min((end for end in found if end is not None), default=None)
 
     def _put_out_window(self, rows: pa.Table, start: int, end: int) -> None:
-        """At its end: without the keys whose window had fired before the restore."""
-        fired = self._restored_marks(rows, end - 1)
-        if fired is not None:
-            rows = rows.filter(pa.array(fired < end - 1))
-        self._put_out_at(rows, start, end)
+        self._put_out_once(rows, *_of_each(rows, start, end))
 
-    def _put_out_at(self, rows: pa.Table, start: int, end: int) -> None:
-        count = rows.num_rows
-        self._put_out(rows, np.full(count, start, np.int64), np.full(count, end, np.int64))
+
+def _of_each(rows: pa.Table, start: int, end: int) -> tuple[Moments, Moments]:
+    return np.full(rows.num_rows, start, np.int64), np.full(rows.num_rows, end, np.int64)

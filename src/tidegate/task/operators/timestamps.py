@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidegate.batch import Batch, Origins
 from tidegate.errors import ContractError
@@ -30,6 +29,7 @@ from tidegate.task.operators.base import RunningOperator
 from tidegate.task.operators.timers import Time
 from tidegate.wire.control import SubtaskRestore
 
+_IN_A_MS = {"us": 1_000, "ns": 1_000_000}
 _WHOLE = ""  #: stands for all splits, where the source does not tell them apart
 
 
@@ -74,19 +74,19 @@ class TimestampOperator(RunningOperator):
             )
         )
         marks = self._highest(batch.origins, stamps) if self._makers is None else self._generated(batch, stamps)
-        for split, mark in marks.items():
+        for split, said in marks.items():
             self._last_record[split] = now
-            if mark is not None:
+            for mark in said:
                 self._tell(self._valve.on_watermark(split, mark))
         if batch.origins is not None:
             for split in self._valve.watermarks.keys() - batch.origins.splits:
                 self._ended(split)
 
-    def _highest(self, origins: Origins | None, stamps: np.ndarray[Any, Any]) -> dict[str, int | None]:
+    def _highest(self, origins: Origins | None, stamps: np.ndarray[Any, Any]) -> dict[str, list[int]]:
         lag = self._strategy.out_of_orderness_ms + 1
-        return {split: highest - lag for split, highest in _highest(origins, stamps).items()}
+        return {split: [highest - lag] for split, highest in _highest(origins, stamps).items()}
 
-    def _generated(self, batch: Batch, stamps: np.ndarray[Any, Any]) -> dict[str, int | None]:
+    def _generated(self, batch: Batch, stamps: np.ndarray[Any, Any]) -> dict[str, list[int]]:
         """What the user's generators say after these records, by split."""
         assert self._makers is not None
         of = repeat(_WHOLE) if batch.origins is None else batch.origins.of
@@ -94,7 +94,7 @@ class TimestampOperator(RunningOperator):
         for split, row, stamp in zip(of, batch.rows(), stamps.tolist()):
             output = outputs.setdefault(split, WatermarkOutput())
             self._maker(split).on_event(row, stamp, output)
-        return {split: IDLE if output.idle else output.watermark for split, output in outputs.items()}
+        return {split: _said(output) for split, output in outputs.items()}
 
     def _maker(self, split: str) -> WatermarkGenerator:
         assert self._makers is not None
@@ -111,8 +111,7 @@ class TimestampOperator(RunningOperator):
         for split in [split for split in self._valve.watermarks if split in self._last_record]:
             output = WatermarkOutput()
             self._maker(split).on_periodic_emit(output)
-            mark = IDLE if output.idle else output.watermark
-            if mark is not None:
+            for mark in _said(output):
                 self._tell(self._valve.on_watermark(split, mark))
 
     def _reads(self, splits: frozenset[str], now: float) -> None:
@@ -187,6 +186,11 @@ class TimestampOperator(RunningOperator):
         return np.fromiter((milliseconds(value) for value in values), np.int64, len(batch))
 
 
+def _said(output: WatermarkOutput) -> list[int]:
+    """Who says how far it is, and then that it is idle, has said both."""
+    return [*([] if output.watermark is None else [output.watermark]), *([IDLE] if output.idle else [])]
+
+
 def _highest(origins: Origins | None, stamps: np.ndarray[Any, Any]) -> dict[str, int]:
     """The newest timestamp of each split that has records."""
     if origins is None:
@@ -201,8 +205,11 @@ def _highest(origins: Origins | None, stamps: np.ndarray[Any, Any]) -> dict[str,
 def _column_milliseconds(column: pa.Array, name: str) -> np.ndarray[Any, Any]:
     if column.null_count:
         raise ContractError(f"the timestamp column {name!r} has nulls")
+    if pa.types.is_timestamp(column.type) and column.type.unit in _IN_A_MS:
+        fine: np.ndarray[Any, Any] = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return fine // _IN_A_MS[column.type.unit]  # also before 1970 a moment belongs to the millisecond that has begun
     if pa.types.is_timestamp(column.type):
-        column = pc.cast(column, pa.timestamp("ms", column.type.tz), safe=False)
+        column = column.cast(pa.timestamp("ms", column.type.tz))
     elif not pa.types.is_integer(column.type):
         raise ContractError(f"the timestamp column {name!r} is {column.type}; it must be milliseconds or a timestamp")
     stamps: np.ndarray[Any, Any] = column.cast(pa.int64()).to_numpy(zero_copy_only=False)

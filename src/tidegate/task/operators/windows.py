@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from tidegate.task.operators.fired_windows import Fired, records_of
 from tidegate.task.operators.late import LATE_RECORDS, refuse_without_time
 from tidegate.task.operators.process import FunctionOperator
 from tidegate.task.operators.returned import MANY, check_many
+from tidegate.task.operators.sessions_of_keys import Session, Sessions
 from tidegate.task.operators.stateless import emit_columns
 from tidegate.task.operators.timers import Time, Timers
 from tidegate.task.operators.trigger_context import WindowTriggerContext, namespace_of, window_of
@@ -54,13 +55,6 @@ if TYPE_CHECKING:
     from tidegate.state.key_selector import KeySelector
     from tidegate.types import RecordType
     from tidegate.wire.control import SubtaskRestore
-
-
-class Session(NamedTuple):
-    """A session as it is now, and the window under which its records are kept."""
-
-    window: TimeWindow
-    kept_in: TimeWindow
 
 
 class WindowOperator(FunctionOperator):
@@ -86,12 +80,16 @@ class WindowOperator(FunctionOperator):
         self._row_keys, self._key_type = [key.row_key() for key in keys], keys[0].key_type()
         self._key_places = [key_place(planned.operator, key) for key in keys]
         self._input_type = input_type
+        self._sessions = Sessions(backend, windowed)
         self._timers = Timers(backend, time)
         self._marks = EventTimeMarks(backend.key_groups, planned.max_parallelism)
         self.keeper = keeper_for(self._marks, backend)
         self._late_up_to = MIN_WATERMARK  #: for the key in work
+        self._end_timers = self._timers.event if self._assigner.is_event_time else self._timers.processing
         self._trigger_context = WindowTriggerContext(backend, self._timers)
-        own = [name for name in declared_states(windowed) if name not in ("sessions", "timestamps")]
+        declared = declared_states(windowed)
+        self._defaults = {windowed.__dict__[name]: getattr(each, "default", None) for name, each in declared.items()}
+        own = [name for name in declared if name not in ("sessions", "timestamps")]
         #: The states that each window has: what it keeps, and its trigger's.
         self._kept_states = [windowed.__dict__[name] for name in own if not name.startswith(TRIGGER_STATE)]
         self._trigger_states = [windowed.__dict__[name] for name in own if name.startswith(TRIGGER_STATE)]
@@ -190,12 +188,10 @@ class WindowOperator(FunctionOperator):
 
     def _set_last_timer(self, window: TimeWindow) -> None:
         if window != GLOBAL_WINDOW:
-            timers = self._timers.event if self._assigner.is_event_time else self._timers.processing
-            timers.register(self._timers.key, self._last_moment(window), namespace_of(window))
+            self._end_timers.register(self._timers.key, self._last_moment(window), namespace_of(window))
 
     def _delete_last_timer(self, window: TimeWindow) -> None:
-        timers = self._timers.event if self._assigner.is_event_time else self._timers.processing
-        timers.delete(self._timers.key, self._last_moment(window), namespace_of(window))
+        self._end_timers.delete(self._timers.key, self._last_moment(window), namespace_of(window))
 
     def _enter(self, window: TimeWindow) -> None:
         self._states.set_current_namespace(namespace_of(window))
@@ -215,17 +211,9 @@ class WindowOperator(FunctionOperator):
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
-    def _sessions(self) -> list[Session]:
-        self._states.set_current_namespace(b"")
-        return [Session(TimeWindow(a, b), TimeWindow(c, d)) for a, b, c, d in self._state.sessions.get()]
-
-    def _set_sessions(self, sessions: list[Session]) -> None:
-        self._states.set_current_namespace(b"")
-        self._state.sessions.set([(*session.window, *session.kept_in) for session in sessions])
-
     def _session_for(self, window: TimeWindow) -> Session | None:
         """The session that a record goes into, after those that it joins have become one; None: it is late."""
-        known = self._sessions()
+        known = self._sessions.all()
         joined = [session for session in known if session.window.touches(window)]
         merged = window
         for session in joined:
@@ -235,7 +223,7 @@ class WindowOperator(FunctionOperator):
         into = Session(merged, joined[0].kept_in if joined else merged)
         if joined == [into]:
             return into
-        self._set_sessions([*(session for session in known if session not in joined), into])
+        self._sessions.set([*(session for session in known if session not in joined), into])
         if joined:
             self._merge(joined, into)
         return into
@@ -260,16 +248,13 @@ class WindowOperator(FunctionOperator):
                     handle.clear()
         context.merged = []
         moved = [namespace_of(session.kept_in) for session in joined if session.kept_in != into.kept_in]
-        if moved:
-            for handle in self._kept_handles():
-                merge_namespaces(self._states, handle, namespace_of(into.kept_in), moved)
+        target = namespace_of(into.kept_in)
+        for handle in self._kept_handles() if moved else ():
+            merge_namespaces(self._states, handle, target, moved, default=self._defaults[handle])
 
     def _kept_handles(self) -> list[Any]:
         """The states of a session's records, which are one after a merge; the trigger has merged its own."""
         return [*self._kept_states, self._state.timestamps] if self._windowed.evictor is not None else self._kept_states
-
-    def _session_at(self, window: TimeWindow) -> Session | None:
-        return next((session for session in self._sessions() if session.window == window), None)
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -298,8 +283,9 @@ class WindowOperator(FunctionOperator):
         super().end_input()
 
     def _run_timers(self, due: Iterator[Timer], domain: str, only_last: bool = False) -> None:
-        """`only_last`: those of windows' last moments, and no other."""
+        """`only_last`: those of windows' last moments, and no other. The global window, which has none, keeps its timers."""
         context = self._context
+        kept: list[Timer] = []
         for time, normalised, namespace in due:
             window = window_of(namespace)
             is_last = (
@@ -308,6 +294,8 @@ class WindowOperator(FunctionOperator):
                 and (domain == "event") == self._assigner.is_event_time
             )
             if only_last and not is_last:
+                if window == GLOBAL_WINDOW:
+                    kept.append(Timer(time, normalised, namespace))
                 continue
             self._timers.key = normalised
             context.key = self._key_type.denormalise(normalised)
@@ -315,7 +303,7 @@ class WindowOperator(FunctionOperator):
             context.time_domain = domain
             kept_in = window
             if self._assigner.merges:
-                session = self._session_at(window)
+                session = self._sessions.at(window)
                 if session is None:
                     continue  # a timer of a session that has become another one
                 kept_in = session.kept_in
@@ -327,6 +315,8 @@ class WindowOperator(FunctionOperator):
             self._act(result, window, kept_in)
             if is_last:
                 self._drop(window, kept_in)
+        for time, normalised, namespace in kept:
+            self._timers.processing.register(normalised, time, namespace)
         context.time_domain = None
         self._leave_key()
         self._flush()
@@ -407,7 +397,7 @@ class WindowOperator(FunctionOperator):
         for handle in self._kept_handles():
             handle.clear()
         if self._assigner.merges:
-            self._set_sessions([session for session in self._sessions() if session.window != window])
+            self._sessions.drop(window)
 
     # -- what goes out -----------------------------------------------------------------------------------------------
 
