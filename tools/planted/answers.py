@@ -106,7 +106,7 @@ MUTANTS = (
     Mutant(
         "a-record-is-in-two-pairs",
         "the function of a join is given the same object for several pairs",
-        (Change("task/operators/keyed_join.py", "copy(row) if id(row) in seen else", "row if id(row) in seen else"),),
+        (Change("types/copying.py", "copy(row) if id(row) in seen else", "row if id(row) in seen else"),),
         JOINS,
     ),
     Mutant(
