@@ -167,6 +167,21 @@ def test_by_the_clock_a_job_that_was_drained_goes_on() -> None:
     assert [row["n"] for row in running.advance_processing_time("10s")] == [2]
 
 
+def test_a_job_that_was_drained_knows_which_windows_the_clock_has_closed() -> None:
+    running = harness(
+        lambda keyed: keyed.window(tg.TumblingProcessingTimeWindows("10s")).aggregate(n=tg.count()),
+        via="window", key_by=0, input_type=TYPE, processing_time=100_000,
+    )  # fmt: skip
+    running.process(("a", 0, 0))
+    running.advance_processing_time("12s")
+    running.end_input()
+    running._clock.now -= 12
+    running.restore(running.snapshot())
+    running.process(("a", 0, 0))
+    running.advance_processing_time("30s")
+    assert [row["window_start"] for row in running.output] == [100_000, 110_000]
+
+
 class Spoken(tg.ProcessWindowFunction):
     """With state of the window and of the key, both of which a failure must not touch."""
 

@@ -132,7 +132,7 @@ MUTANTS = (
     ),
     Mutant(
         "end-of-the-clock",
-        "a job that was drained takes all that comes when it goes on for windows that have closed",
+        "a job that was drained and continues has forgotten which windows the clock had closed",
         (
             Change(
                 "task/operators/column_windows.py",
