@@ -308,6 +308,10 @@ def vary(rng: random.Random, graph: Graph, rescalable: bool) -> None:
     if slots_of(graph) > MAX_SLOTS:
         for node in graph.nodes:
             node.chaining = ""
+    if rng.random() < 0.2:
+        for node in graph.nodes:
+            if node.jitter_ms:
+                node.bound_ms = 0
     for node in graph.nodes:
         # The mark of an end has no event time, so windows of event time refuse it.
         if node.kind == "timed" and rng.random() < 0.6 and not graph.has_ends_before(node.uid):
@@ -324,6 +328,11 @@ def _draw_joins(rng: random.Random, graph: Graph) -> None:
     for node in graph.nodes:
         if node.kind == "sink" or graph.has_ends_before(node.uid):
             continue
+        if is_stamped and graph.has_late_records and len(node.inputs) == 1 and rng.random() < 0.6:
+            # Windows of late records elsewhere than beside timers.
+            node.windows = rng.choice(list(WINDOWS))
+            if slots_of(graph) > MAX_SLOTS:
+                node.windows = ""
         if node.kind != "source" and rng.random() < 0.5:
             node.join = draw_join(rng, timely, graph.has_late_records, is_stamped)
             if slots_of(graph) > MAX_SLOTS or joined(node, *answer_of(graph).joins[node.uid]).total() > MOST_PAIRS:
