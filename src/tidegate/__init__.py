@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from tidegate.connectors.socket import SocketText
     from tidegate.connectors.tables.delta import DeltaSink
     from tidegate.connectors.tables.manifest import ParquetTableSink, read_manifest
+    from tidegate.coordinator.moving import ExecutorsLeaving, ScalingDecided
     from tidegate.coordinator.observing import (
         AttemptFailed,
         AttemptStarted,
@@ -227,6 +228,8 @@ _HOMES = {
     "DeltaSink": "tidegate.connectors.tables.delta",
     "ParquetTableSink": "tidegate.connectors.tables.manifest",
     "read_manifest": "tidegate.connectors.tables.manifest",
+    "ExecutorsLeaving": "tidegate.coordinator.moving",
+    "ScalingDecided": "tidegate.coordinator.moving",
     "JobStatus": "tidegate.coordinator.observing",
     "AttemptFailed": "tidegate.coordinator.observing",
     "AttemptStarted": "tidegate.coordinator.observing",
@@ -333,6 +336,7 @@ __all__ = [
     "EventTimeSessionWindows",
     "EventTimeTrigger",
     "Evictor",
+    "ExecutorsLeaving",
     "FailedRecord",
     "FileSink",
     "Files",
@@ -376,6 +380,7 @@ __all__ = [
     "Retry",
     "Savepoint",
     "SavepointFailed",
+    "ScalingDecided",
     "Sink",
     "SinkWriter",
     "SlidingEventTimeWindows",

@@ -305,6 +305,13 @@ class RunningJob:
             changed.clear()
         self.client.unsubscribe(listener)
 
+    def until_attempt(self, number: int) -> None:
+        """It has begun: a status between two attempts may be gone before anybody looks."""
+        deadline = time.monotonic() + DEADLINE_S
+        while len({address.token for address in self.cluster.addresses}) < number:
+            assert time.monotonic() < deadline, f"attempt {number} does not begin"
+            time.sleep(0.005)
+
     def close(self) -> None:
         self.cluster.release()
         self.client.cancel()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from execution_kit import RunningJob, start_job
+from pyspark import SparkContext
 
 import tidegate as tg
 from tidegate.cli.remote import Server
@@ -37,7 +38,7 @@ def test_each_attempt_shows_a_certificate_of_its_own(tmp_path: Path) -> None:
     job.until(JobStatus.RUNNING)
     first = {address.fingerprint for address in job.cluster.addresses}
     job.cluster.fail_a_slot()
-    job.until(JobStatus.RESTARTING)
+    job.until_attempt(2)
     job.until(JobStatus.RUNNING)
     finish(job)
 
@@ -92,7 +93,8 @@ def test_a_cluster_that_would_send_the_keys_in_the_clear_is_refused_with_what_to
         check_encrypting({"spark.ssl.rpc.enabled": "true"})
 
 
-def test_a_session_that_would_not_encrypt_is_not_even_started() -> None:
+def test_a_session_that_would_not_encrypt_is_not_even_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)  # that of other tests in this process
     given = {"spark.authenticate": "true", "spark.network.crypto.enabled": "false"}
     with pytest.raises(SparkSettingsError, match=r"spark\.network\.crypto\.enabled"):
         make_session("sealed", "spark://127.0.0.1:1", 2, given, encrypt=True)
