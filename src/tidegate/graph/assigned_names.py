@@ -151,7 +151,7 @@ class _Follower:
 
 
 def _bound_by_statements(definition: ast.FunctionDef) -> set[str]:
-    """By `import` and `except ... as`, whose names are no nodes."""
+    """By `import` and `except ... as`, whose names are not nodes."""
     found: set[str] = set()
     for node in ast.walk(definition):
         match node:

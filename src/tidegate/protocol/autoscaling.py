@@ -87,7 +87,7 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class RescaleRefused:
-    """The job goes on as it was."""
+    """The job continues as it was."""
 
 
 ScalingEvent = Union[JobRuns, Looked, RescaleRefused]

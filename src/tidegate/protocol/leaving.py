@@ -6,7 +6,7 @@ driven by coordinator/leaving.py, one for each attempt.
 
 To move is a rescale to the same plan: sources stop, a checkpoint is taken, the attempt ends, and the next one continues from
 just there. Nothing is replayed, and no failure is counted. Where there is no room yet (the replacement has to come first) the
-job goes on where it is, and takes a checkpoint each `CHECKPOINT_S`, so that little is replayed if it is too late for a move.
+job continues where it is, and takes a checkpoint each `CHECKPOINT_S`, so that little is replayed if it is too late for a move.
 Not for ever: whoever gives notice takes the machine within `NOTICE_S`, or not at all.
 
 The replacement has never run a slot: its Python takes seconds to import everything. So it is warmed up first, while the job

@@ -153,7 +153,7 @@ class ColumnSnapshot:
 
 
 def _equal(new: Array, old: Array) -> Array:
-    """NaN is no news where NaN was."""
+    """NaN where NaN was is not news."""
     equal: Array = new == old
     if new.dtype.kind == "f":
         equal |= np.isnan(new) & np.isnan(old)

@@ -146,7 +146,7 @@ class IntIndex(KeyIndex):
     def __init__(self, key_type: KeyType) -> None:
         self._key_type = key_type
         self._keys = np.zeros(_FIRST_CAPACITY, dtype=np.int64)  # by row; 0 for those in `_other_rows`
-        self._other_rows: list[int] = []  # rows whose key is no int64, ascending; only ever appended to
+        self._other_rows: list[int] = []  # rows whose key is not an int64, ascending; only ever appended to
         self._other_keys: list[Hashable] = []  # their keys
         self._known: dict[Hashable, int] = {}  # keys looked up one by one, and all rows from `_indexed` on
         self._levels: list[_Level] = []

@@ -105,7 +105,7 @@ def utf8(key: str) -> bytes:
     try:
         return key.encode()
     except UnicodeEncodeError:
-        raise refused(key, "It has a lone surrogate, which is no text: use bytes.") from None
+        raise refused(key, "It has a lone surrogate, which is not text: use bytes.") from None
 
 
 def text(key: str) -> str:

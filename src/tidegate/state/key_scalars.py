@@ -71,7 +71,7 @@ class KeyType(ABC):
         return encode_key(self.denormalise(self.normalise(key)))
 
     def decode(self, data: bytes) -> Any:
-        """:raises KeyTypeError: when the bytes are no key, or one of another type."""
+        """:raises KeyTypeError: when the bytes are not a key, or one of another type."""
         return self.denormalise(self.normalise(decode_key(data)))
 
     def encode_many(self, keys: list[Any]) -> list[bytes]:
@@ -269,7 +269,7 @@ def _hash_decimal_text(text: str) -> int:
     try:
         return hash_decimal(Decimal(text))
     except ArithmeticError:
-        raise KeyTypeError(f"{text!r} in a key column declared as Decimal is no number.", key=text) from None
+        raise KeyTypeError(f"{text!r} in a key column declared as Decimal is not a number.", key=text) from None
 
 
 class DatetimeKey(ScalarKey):

@@ -276,7 +276,7 @@ class OperatorStateStore:
             return
         if kind not in get_args(OperatorKind):
             raise CheckpointDamaged(
-                f"the checkpoint holds {state_name!r} as {kind!r}, which is no kind of operator state that this release "
+                f"the checkpoint holds {state_name!r} as {kind!r}, which is not a kind of operator state that this release "
                 "knows. Use the release that wrote it, or a newer one.",
                 state=state_name,
             )

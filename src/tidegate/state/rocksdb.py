@@ -298,7 +298,7 @@ class RocksStateBackend(TableBackend[Table]):
 def sections_in(stored: StoredFolder, key_groups: range, settings: RocksSettings | None = None) -> Iterator[Section]:
     """What the files hold for these key groups, in the format of every backend: for a job that changes its backend.
 
-    :raises CheckpointDamaged: when the files are no database.
+    :raises CheckpointDamaged: when the files are not a database.
     """
     settings = settings or RocksSettings()
     memory = RocksMemory(settings)

@@ -124,7 +124,7 @@ class RocksStore:
     def __init__(self, folder: Path, options: Callable[[], Options]) -> None:
         """Opens what is in `folder`, or an empty database.
 
-        :raises CheckpointDamaged: when the files are no database that this release can read.
+        :raises CheckpointDamaged: when the files are not a database that this release can read.
         """
         self.lock = threading.RLock()
         self.write_options = without_log()
@@ -247,7 +247,7 @@ class StoredStates:
     """A checkpoint of a database, opened for reading. A context manager."""
 
     def __init__(self, folder: Path, options: Callable[[], Options]) -> None:
-        """:raises CheckpointDamaged: when the files are no database that this release can read."""
+        """:raises CheckpointDamaged: when the files are not a database that this release can read."""
         self._db = open_database(folder, options, read_only=True)
         try:
             check_format(self._db, folder)

@@ -356,4 +356,4 @@ def _first_unfit(data_type: DataType, values: list[Any], error: Exception) -> tu
             data_type.to_arrow([value])
         except Exception as reason:
             return position, reason
-    raise error  # each fits alone, so it is no value of the user's
+    raise error  # each fits alone, so it is not a value of the user's

@@ -255,7 +255,7 @@ class AsyncOperator(RunningOperator):
             task.add_done_callback(self._tasks.discard)
 
     async def _open_in_loop(self) -> None:
-        """What goes wrong here is no record's: it fails the job, whatever becomes of records. Their time begins after it."""
+        """What goes wrong here is not a record's: it fails the job, whatever becomes of records. Their time begins after it."""
         limit = self._settings.timeout_s
         try:
             async with asyncio.timeout(limit) as time:

@@ -84,7 +84,7 @@ def own_copies(operator: PlannedOperator, copier: Copier | None) -> Copier | Non
 
 
 class OneByOneOperator(RunningOperator):
-    """map, flat_map and filter of a function that is no process function, record by record."""
+    """map, flat_map and filter of a function that is not a process function, record by record."""
 
     def __init__(
         self,

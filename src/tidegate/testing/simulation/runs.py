@@ -251,7 +251,7 @@ class _Life:
     def _tell(self, event: JobEvent) -> None:
         if isinstance(event, AttemptStarted) and self._outside.story:
             of = "from the beginning" if not event.restored_from else f"from checkpoint {event.restored_from}"
-            self._outside.story.append(f"attempt {event.attempt} goes on {of}")
+            self._outside.story.append(f"attempt {event.attempt} continues {of}")
 
     def _read(self) -> dict[str, Rows]:
         collected = self._last.world.collected
