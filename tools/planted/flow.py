@@ -34,7 +34,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-simulation-reads-in-an-order-of-its-own",
-        "the parts of a list, of which a simulation wants so many records, are read in turn, and some records are late by that alone",
+        "where a simulation wants so many records, the parts of a list are read in turn, and some are late by that alone",
         (Change("testing/simulation/sources.py", "if isinstance(part.reader, OneByOneReader):", "if False:"),),
         tests=("tests/unit/test_simulate.py",),
     ),
