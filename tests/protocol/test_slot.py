@@ -765,6 +765,27 @@ def test_a_slot_ends_when_it_is_told_and_its_input_is_through() -> None:
     assert worker.slot.finished
 
 
+def test_a_slot_that_was_stopped_is_not_woken_by_frames_until_the_stop_fails_or_the_job_ends() -> None:
+    """A flush follows each barrier: a slot that turned for it would turn until the slowest slot has stored its state."""
+    worker = Worker()
+    assert not worker.slot.takes_frames  # restoring comes first
+    worker.start()
+    assert worker.slot.takes_frames
+    worker.tell(Trigger(1, None, None, True))
+    worker.get(worker.a.barrier(1), worker.b.barrier(1), worker.a.records(1))
+    assert not worker.slot.takes_frames
+    worker.tell(Abort(1, 0))
+    assert events == [1]
+    assert worker.slot.takes_frames
+
+    worker.tell(Trigger(2, None, None, True))
+    worker.get(worker.a.barrier(2), worker.b.barrier(2), worker.a.records(2))
+    worker.tell(Finish())
+    assert worker.slot.takes_frames
+    assert not worker.slot.mailbox.has_frames
+    assert events == [1]
+
+
 def test_input_that_ends_before_the_job_does_is_a_failure() -> None:
     worker = Worker().start()
     worker.slot.mailbox.end_input()

@@ -335,6 +335,19 @@ def test_a_barrier_that_has_turned_unaligned_upstream_is_not_waited_for() -> Non
     assert stored_in_flight(worker) == [1]
 
 
+@pytest.mark.parametrize("after_s", [5.0, None])
+def test_a_barrier_that_has_turned_unaligned_upstream_opens_the_inbox_for_the_others(after_s: float | None) -> None:
+    """Whatever the trigger says here, and while the task's thread is busy."""
+    worker = Worker(settings=SlotSettings(inbox_bytes=1, inline_limit_bytes=0)).start()
+    worker.tell(Trigger(1, after_s))
+    arrive(worker, barrier(worker.a), worker.b.records(1), barrier(worker.b))
+    worker.turn()
+
+    assert stored_in_flight(worker) == [1]
+    arrive(worker, worker.a.records(2))
+    assert not worker.slot.mailbox.has_room  # the cut is whole
+
+
 # -- bounds -----------------------------------------------------------------------------------------------------------
 
 

@@ -308,6 +308,27 @@ def test_a_long_input_comes_to_its_end_and_can_be_cut_short() -> None:
     assert short.expected["out"].rows.total() == 33
 
 
+class Before(tg.KeyedProcessFunction):
+    last = tg.ValueState(int, default=-1)
+
+    def process_element(self, value: int, ctx: tg.Context) -> Iterable[tuple[int, int]]:
+        yield (self.last.get(), value)
+        self.last.set(value)
+
+
+@pytest.mark.parametrize("records", [None, 12, 100])
+def test_the_parts_of_a_list_are_read_in_order_however_many_are_wanted(records: int | None) -> None:
+    """As its own reader does. Else records would be late that never are."""
+    env = tg.StreamEnvironment("order", parallelism=1)
+    env.checkpointing(every="10s", storage="file:///nowhere")
+    numbers = env.from_collection(list(range(12)), uid="numbers").key_by(lambda n: 0, key_type=int)
+    numbers.process(Before(), uid="before", returns=tuple[int, int]).collect(uid="out")
+    report = simulate(env, seeds=4, records=records)
+
+    report.check()
+    assert report.expected["out"].rows == counted((at - 1, at) for at in range(12))
+
+
 def test_a_sink_without_a_model_is_refused_with_both_ways_out(tmp_path: Any) -> None:
     env = tg.StreamEnvironment("posting")
     env.from_collection([1, 2], uid="in").sink_to(tg.HttpSink("http://127.0.0.1:9/"), uid="posts")

@@ -21,6 +21,24 @@ MUTANTS = (
         tests=("tests/protocol/test_slot_machine.py", "tests/protocol/test_unaligned_slot.py"),
     ),
     Mutant(
+        "a-cut-behind-a-shut-inbox",
+        "the barrier of a checkpoint that has turned unaligned at another slot lets no other barrier in",
+        (Change("task/mailbox.py", "                if is_unaligned:\n", "                if False:\n"),),
+        tests=("tests/protocol/test_unaligned_slot.py",),
+    ),
+    Mutant(
+        "a-stopped-slot-takes-frames",
+        "a slot that was stopped turns for frames and throws them away, although the stop may still fail",
+        (Change("task/slot.py", "winds_down = self._finish_requested and (", "winds_down = ("),),
+        tests=("tests/protocol/test_slot.py",),
+    ),
+    Mutant(
+        "a-simulation-reads-in-an-order-of-its-own",
+        "where a simulation wants so many records, the parts of a list are read in turn, and some are late by that alone",
+        (Change("testing/simulation/sources.py", "if isinstance(part.reader, OneByOneReader):", "if False:"),),
+        tests=("tests/unit/test_simulate.py",),
+    ),
+    Mutant(
         "end-before-restored-records",
         "a chain ends while restored records wait for credit",
         (

@@ -66,7 +66,10 @@ class Mailbox:
             if frame.kind is Kind.CHECKPOINT_BARRIER and (
                 self.tells_barriers or frame.flags & (FLAG_UNALIGNED | FLAG_TIMEOUTABLE)
             ):
-                self._letters.append(BarrierArrived(frame.value, bool(frame.flags & FLAG_UNALIGNED)))
+                is_unaligned = bool(frame.flags & FLAG_UNALIGNED)
+                if is_unaligned:
+                    self._inbox.open_for(frame.value)  # whoever made it so: the other barriers wait for nobody either
+                self._letters.append(BarrierArrived(frame.value, is_unaligned))
             self._letters += self._inbox.add(frame)
             self._tell_bound()
             self._changed.notify_all()

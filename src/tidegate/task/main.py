@@ -186,8 +186,8 @@ class SlotProcess:
                 last = now
             elif not worked and not active and not slot.finished:
                 deadline = slot.next_deadline()
-                must_wait = slot.must_wait
-                self._mailbox.wait(None if deadline is None else max(0.0, deadline - now), letters_only=must_wait)
+                must_wait, letters_only = slot.must_wait, not slot.takes_frames
+                self._mailbox.wait(None if deadline is None else max(0.0, deadline - now), letters_only)
                 now = clock()
                 if must_wait:
                     self._blocked_s += now - last

@@ -188,7 +188,7 @@ class Slot:
             self._read_letter(letter)
             return True
         if not self._machine.flows:
-            if (self._commit_only or self._machine.halted) and self._finish_requested:
+            if self.takes_frames:
                 while self.mailbox.take_frame() is not None:
                     pass  # sent after the last barrier, by nobody whose state is kept
                 self.finished = self._is_first_layer or self.mailbox.input_ended
@@ -291,6 +291,12 @@ class Slot:
         are sent all the same."""
         is_full = self._answers.room <= 0 and not self._restored_wait()  # restored records are in no order but this
         return not self._may_send or (is_full and not self._finish_requested)
+
+    @property
+    def takes_frames(self) -> bool:
+        """If not, only letters change anything. A slot that was stopped throws frames away, once the job has ended."""
+        winds_down = self._finish_requested and (self._commit_only or self._machine.halted)
+        return not self.must_wait if self._machine.flows else winds_down
 
     @property
     def _may_send(self) -> bool:

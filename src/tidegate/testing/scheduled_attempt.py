@@ -273,7 +273,7 @@ class ScheduledAttempt:
         if process.idle_until is None or self._clock.now >= process.idle_until:
             return True
         mailbox = slot.mailbox
-        return mailbox.has_letters or (mailbox.has_frames and not slot.must_wait)
+        return mailbox.has_letters or (mailbox.has_frames and slot.takes_frames)
 
     def _turn(self, process: WorkerProcess) -> None:
         slot = process.slot

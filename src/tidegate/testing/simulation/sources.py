@@ -10,6 +10,7 @@ from typing import Any, cast
 from tidegate.connectors.contract import JsonValue, Polled, ReaderContext, Source, SourceReader, Split
 from tidegate.connectors.files_source import Files
 from tidegate.connectors.generator import DataGenerator
+from tidegate.connectors.row_reader import OneByOneReader
 from tidegate.errors import ConfigurationError
 from tidegate.functions.checkpointed import CheckpointedFunction
 from tidegate.ids import CheckpointId
@@ -115,8 +116,12 @@ class _EndingReader(SourceReader):
             return None
         self._turn += 1
         part = unread[self._turn % len(unread)]
+        if isinstance(part.reader, OneByOneReader):  # in another order records would be late that never are
+            part = unread[0]
         polled = part.reader.poll(deadline)
         if polled is None:
+            if all(split.finished for split in part.reader.splits()):
+                part.left = 0
             return None
         records = polled.records if isinstance(polled, Polled) else polled
         kept = records[: part.left] if isinstance(records, list) else records.slice(0, part.left)
