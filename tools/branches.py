@@ -31,6 +31,8 @@ TESTS = (
     "tests/protocol/test_shared_state.py",
     "tests/protocol/test_watermarks.py",
     "tests/protocol/test_alignment.py",
+    "tests/protocol/test_autoscaling.py",
+    "tests/protocol/test_leaving.py",
     "tests/unit/test_answer_queue.py",
     "tests/unit/test_local_copies.py",
     "tests/unit/test_storage_log.py",
@@ -48,6 +50,7 @@ LEFT_OUT = (
     "does_not_grow_with",
     "fast_source_waits",
     "stay_together_over_a_failure",
+    "on_random_loads",
 )
 CONFIGURATION = """\
 [run]

@@ -208,13 +208,17 @@ class Steps:
         self.machine.on(JobRuns(self.vertices), self.now)
         self._counts = {v.id: [[0, 0, 0, 0, 0] for _ in range(v.parallelism)] for v in self.vertices}
 
-    def first_answer(self, seconds: float, busy: dict[str, list[float]], backlog: float | None = 0.0) -> object:
-        """Of so many seconds in which the subtasks are so busy, each with 100 records a second."""
+    def first_answer(
+        self, seconds: float, busy: dict[str, list[float | None]], backlog: float | None = 0.0, records: int = 100
+    ) -> object:
+        """Of so many seconds with subtasks so busy (None: their input has ended), each with so many records a second."""
         for _ in range(int(seconds)):
             self.now += 1
             for id, subtasks in self._counts.items():
                 for counts, part in zip(subtasks, busy[id], strict=True):
-                    for n, more in enumerate([part * 1000, (1 - part) * 1000, 0, 100, 100]):
+                    if part is None:
+                        continue
+                    for n, more in enumerate([part * 1000, (1 - part) * 1000, 0, records, records]):
                         counts[n] += int(more)
             counts = {
                 id: VertexCounts(tuple(SubtaskCounts(*c) for c in subtasks), backlog if id == "numbers" else None)
@@ -226,7 +230,7 @@ class Steps:
         return None
 
 
-BUSY = {"numbers": [0.5], "count": [0.95, 0.95]}
+BUSY: dict[str, list[float | None]] = {"numbers": [0.5], "count": [0.95, 0.95]}
 
 
 def test_it_asks_after_it_has_settled_and_a_whole_window_was_seen_and_says_why() -> None:
@@ -273,12 +277,17 @@ def test_a_failure_begins_the_window_anew() -> None:
          "count stays at 2 (95% busy): its other subtasks are 10% busy: the keys of one subtask have the work"),
     ],
 )  # fmt: skip
-def test_what_would_help_and_cannot_be_is_said_once(vertex: Vertex, busy: list[float], says: str) -> None:
+def test_what_would_help_and_cannot_be_is_said_once(vertex: Vertex, busy: list[float | None], says: str) -> None:
     steps = Steps(SOURCE, vertex)
     load = {"numbers": [0.5], "count": busy}
     held = steps.first_answer(300, load)
     assert getattr(held, "reason", None) == says
     assert steps.first_answer(1000, load) is None
+
+
+def test_the_bound_of_the_settings_is_said() -> None:
+    held = Steps(SOURCE, COUNT, policy=replace(POLICY, most=2)).first_answer(300, BUSY)
+    assert getattr(held, "reason", None) == "count stays at 2 (95% busy): 2 is the bound of the settings"
 
 
 def test_of_slots_that_are_there_the_busiest_gets_most_and_too_few_are_said() -> None:
@@ -300,6 +309,63 @@ def test_vertices_that_are_tied_have_the_same_number() -> None:
     assert getattr(answer, "parallelism", None) == {"numbers": 3, "count": 3}
     bound = Steps(replace(a, most=2), b).first_answer(300, {"numbers": [0.1, 0.1], "count": [0.95, 0.95]})
     assert bound is None, "the source has two splits"
+
+
+def test_it_gives_back_what_was_not_needed_for_a_while() -> None:
+    steps = Steps(SOURCE, replace(COUNT, parallelism=4))
+    answer = steps.first_answer(2 * POLICY.scale_down_s, {"numbers": [0.5], "count": [0.1] * 4})
+    assert answer == Rescale({"count": 1}, "count: 4 to 1 (10% busy; it has needed no more for 5 min)")
+    assert steps.now == POLICY.settle_s + POLICY.window_s + POLICY.scale_down_s
+
+
+def test_what_brought_nothing_is_not_done_again() -> None:
+    steps = Steps(SOURCE, COUNT)
+    assert not steps.machine.is_measuring
+    assert steps.first_answer(300, BUSY) == Rescale({"count": 3}, "count: 2 to 3 (95% busy)")
+    steps.vertices = (SOURCE, replace(COUNT, parallelism=3))
+    steps.runs()
+
+    held = steps.first_answer(300, {"numbers": [0.5], "count": [0.95] * 3}, records=66)  # as many as the two took
+    assert getattr(held, "reason", None) == (
+        "count stays at 3 (95% busy): the last subtasks that it was given brought nothing"
+    )
+    assert steps.machine.is_measuring
+
+
+def test_what_helped_is_done_again() -> None:
+    steps = Steps(SOURCE, COUNT)
+    steps.first_answer(300, BUSY)
+    steps.vertices = (SOURCE, replace(COUNT, parallelism=3))
+    steps.runs()
+    assert getattr(steps.first_answer(300, {"numbers": [0.5], "count": [0.95] * 3}), "parallelism", None) == {
+        "count": 5
+    }
+
+
+def test_when_all_input_has_ended_nothing_is_asked_for() -> None:
+    assert Steps(SOURCE, COUNT).first_answer(1000, {"numbers": [None], "count": [0.95, 0.95]}) is None
+
+
+def test_a_vertex_whose_input_has_ended_goes_along_with_what_it_is_tied_to() -> None:
+    ended = Vertex("others", "others", ("others",), 2, 0, tied_to="x")
+    steps = Steps(SOURCE, ended, replace(COUNT, tied_to="x"))
+    answer = steps.first_answer(300, {"numbers": [0.5], "others": [None, None], "count": [0.95, 0.95]})
+    assert answer == Rescale({"others": 3, "count": 3}, "others: 2 to 3; count: 2 to 3 (95% busy)")
+
+
+def test_what_is_not_known_makes_no_need_and_no_growth() -> None:
+    def sample(at: float, *, given: int = 100, pending: float | None = None, subtasks: int = 1) -> Sample:
+        source = SubtaskCounts(int(at * 100), int(at * 900), 0, int(at * given), int(at * given))
+        return Sample(at, {"numbers": VertexCounts((source,) * subtasks, pending)})
+
+    def found(first: Sample, last: Sample) -> dict[str, float]:
+        of = needs((SOURCE, COUNT), first, last, target=0.7, catch_up_s=100)
+        return {id: need.growth.steady for id, need in of.items()}
+
+    assert found(Sample(0, {}), sample(10)) == {}, "it has not said anything before"
+    assert found(sample(0), sample(10, subtasks=2)) == {}, "of another attempt"
+    assert found(sample(0), sample(10)) == {"numbers": 1.0}, "nobody knows what waits, and nobody is at the limit"
+    assert found(sample(0, given=0, pending=5), sample(10, given=0, pending=50)) == {"numbers": 1.0}, "it reads nothing"
 
 
 def test_where_nobody_knows_the_backlog_it_waits_for_the_job_to_catch_up() -> None:

@@ -178,13 +178,10 @@ class Autoscaling:
                 assert_never(event)
 
     def _looked(self, sample: Sample, now: float) -> ScalingAnswer:
-        match self.state:
-            case S.SETTLING if now - self._since >= self.policy.settle_s:
-                self._go(S.MEASURING, now)
-            case S.SETTLING | S.ASKED:
-                return None
-            case S.MEASURING:
-                pass
+        if self.state is S.SETTLING and now - self._since >= self.policy.settle_s:
+            self._go(S.MEASURING, now)
+        if self.state is not S.MEASURING:
+            return None
         self._samples.append(sample)
         while len(self._samples) > 2 and self._samples[1].at <= now - self.policy.window_s:
             self._samples.popleft()
