@@ -302,6 +302,14 @@ def test_vertices_that_are_tied_have_the_same_number() -> None:
     assert bound is None, "the source has two splits"
 
 
+@pytest.mark.parametrize("busy", [0.1, 0.95])
+def test_a_vertex_is_given_what_it_can_use_though_the_settings_ask_for_more(busy: float) -> None:
+    a, b = replace(SOURCE, most=2), replace(COUNT, most=3)
+    steps = Steps(a, b, policy=replace(POLICY, least=4))
+    answer = steps.first_answer(300, {"numbers": [busy], "count": [busy] * 2})
+    assert getattr(answer, "parallelism", None) == {"numbers": 2, "count": 3}
+
+
 def test_where_nobody_knows_the_backlog_it_waits_for_the_job_to_catch_up() -> None:
     steps = Steps(SOURCE, COUNT)
     answer = steps.first_answer(1000, {"numbers": [0.3], "count": [1.0, 1.0]}, backlog=None)
