@@ -317,6 +317,14 @@ def test_where_nobody_knows_the_backlog_it_waits_for_the_job_to_catch_up() -> No
     assert steps.now == POLICY.catch_up_s
 
 
+@pytest.mark.parametrize("backlog", [float("nan"), float("inf"), float("-inf")])
+def test_a_backlog_that_is_not_a_number_is_one_that_nobody_knows(backlog: float) -> None:
+    steps, known = Steps(replace(SOURCE, parallelism=4), COUNT), Steps(replace(SOURCE, parallelism=4), COUNT)
+    load = {"numbers": [0.6] * 4, "count": [0.6, 0.6]}
+    assert known.first_answer(1000, load, backlog=None) is None
+    assert steps.first_answer(1000, load, backlog=backlog) is None
+
+
 def test_the_input_of_a_vertex_grows_as_its_inputs_do_by_their_weight() -> None:
     a, b = Vertex("a", "a", ("a",), 1, 0), Vertex("b", "b", ("b",), 1, 0)
     c = Vertex("c", "c", ("c",), 1, 1, ("a", "b"))
