@@ -368,11 +368,27 @@ def test_what_is_not_known_makes_no_need_and_no_growth() -> None:
     assert found(sample(0, given=0, pending=5), sample(10, given=0, pending=50)) == {"numbers": 1.0}, "it reads nothing"
 
 
+@pytest.mark.parametrize("busy", [0.1, 0.95])
+def test_a_vertex_is_given_what_it_can_use_though_the_settings_ask_for_more(busy: float) -> None:
+    a, b = replace(SOURCE, most=2), replace(COUNT, most=3)
+    steps = Steps(a, b, policy=replace(POLICY, least=4))
+    answer = steps.first_answer(300, {"numbers": [busy], "count": [busy] * 2})
+    assert getattr(answer, "parallelism", None) == {"numbers": 2, "count": 3}
+
+
 def test_where_nobody_knows_the_backlog_it_waits_for_the_job_to_catch_up() -> None:
     steps = Steps(SOURCE, COUNT)
     answer = steps.first_answer(1000, {"numbers": [0.3], "count": [1.0, 1.0]}, backlog=None)
     assert getattr(answer, "parallelism", None) == {"count": 6}
     assert steps.now == POLICY.catch_up_s
+
+
+@pytest.mark.parametrize("backlog", [float("nan"), float("inf"), float("-inf")])
+def test_a_backlog_that_is_not_a_number_is_one_that_nobody_knows(backlog: float) -> None:
+    steps, known = Steps(replace(SOURCE, parallelism=4), COUNT), Steps(replace(SOURCE, parallelism=4), COUNT)
+    load = {"numbers": [0.6] * 4, "count": [0.6, 0.6]}
+    assert known.first_answer(1000, load, backlog=None) is None
+    assert steps.first_answer(1000, load, backlog=backlog) is None
 
 
 def test_the_input_of_a_vertex_grows_as_its_inputs_do_by_their_weight() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tidegate.errors import ProtocolViolation
 from tidegate.protocol.leaving import (
+    AGAIN_S,
     CHECKPOINT_S,
     NOTICE_S,
     WARM_UP_S,
@@ -68,11 +69,24 @@ def test_a_move_that_was_refused_is_asked_for_again() -> None:
     departure.on_look(A, True, 0.0)
     departure.on_warm(1.0)
     departure.on_refused(5.0)
-    assert departure.on_look(A, True, 5.25) == [WarmUp()]
-    departure.on_warm(5.5)
-    departure.on_refused(6.0)
+    assert departure.on_look(A, True, 5.25) == [TakeCheckpoint()], "as if there were no room"
+    assert departure.on_look(A, True, 5.0 + AGAIN_S) == [WarmUp()]
+    departure.on_warm(11.0)
+    departure.on_refused(12.0)
     with pytest.raises(ProtocolViolation, match="cannot go from LEAVING to LEAVING"):
-        departure.on_refused(6.1)
+        departure.on_refused(12.1)
+
+
+def test_a_move_that_is_always_refused_does_not_stop_the_sources_again_and_again() -> None:
+    departure, asked = Departure(), 0
+    for now in itertools.takewhile(lambda now: now < 60.0, itertools.count(0.0, 0.25)):
+        actions = departure.on_look(A, True, now)
+        if WarmUp() in actions:
+            actions += departure.on_warm(now)
+        if any(isinstance(action, MoveJob) for action in actions):
+            asked += 1
+            departure.on_refused(now)
+    assert asked == 60.0 / AGAIN_S
 
 
 def test_one_that_stays_after_all_is_forgotten() -> None:

@@ -144,3 +144,7 @@ def test_what_all_goes_to_one_subtask_stays_and_what_is_forwarded_has_one_number
     assert found["one"].most_why == "all records go to one of its subtasks"
     assert found["numbers"].tied_to == found["apart"].tied_to != ""
     assert found["one"].tied_to == ""
+    fixed = {vertex.id: vertex for vertex in vertices_of(plan_job("job", env._graph, 2), {"apart"}, {})}
+    assert fixed["apart"].is_fixed
+    assert fixed["numbers"].is_fixed, "or what the settings leave out would be rescaled with it"
+    assert "it has as many subtasks as map, of which 2 stay" in fixed["numbers"].most_why

@@ -32,6 +32,24 @@ MUTANTS = (
         (AUTOSCALING,),
     ),
     Mutant(
+        "more-than-it-can-use",
+        "a vertex is given the subtasks that the settings ask for at least, though it has fewer key groups or splits",
+        (
+            Change(
+                "protocol/autoscaling.py",
+                "min(most, max(self.policy.least, min(number, vertex.parallelism)))",
+                "max(self.policy.least, min(number, vertex.parallelism, most))",
+            ),
+        ),
+        (AUTOSCALING,),
+    ),
+    Mutant(
+        "moves-without-a-pause",
+        "a move that is refused is asked for again at once, each time with a warm-up and stopped sources",
+        (Change("protocol/leaving.py", "if has_room and now >= self._not_before:", "if has_room:"),),
+        (LEAVING,),
+    ),
+    Mutant(
         "two-moves",
         "a job that is moving away from an executor is asked to move again",
         (Change("protocol/leaving.py", "        if self.state is S.MOVING:\n            return []\n", ""),),

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidegate.coordinator.moving import ScalingDecided
 from tidegate.coordinator.observing import AttemptStarted, JobEvent, JobStatus, JobView, SlotReported, StatusChanged
 from tidegate.graph.logical import Partitioning
-from tidegate.graph.plan import Chain, JobPlan
+from tidegate.graph.plan import Chain, JobPlan, PlannedEdge
 from tidegate.graph.specs import keys_of
 from tidegate.protocol.autoscaling import (
     Autoscaling,
@@ -147,14 +147,8 @@ def vertices_of(plan: JobPlan, excluded: Collection[str], splits: Mapping[str, i
     for chain in chains:
         id, uids = chain.head.uid, tuple(planned.uid for planned in chain.operators)
         into = [edge for edge in crossing if edge.edge.downstream in uids]
-        most, why = _most(chain, splits)
-        is_fixed = True
-        if any(uid in excluded for uid in uids):
-            why = "the settings leave it out"
-        elif any(edge.partitioning is Partitioning.GLOBAL for edge in into):
-            why = "all records go to one of its subtasks"
-        else:
-            is_fixed = False
+        most, most_why = _most(chain, splits)
+        fixed_why = _why_fixed(chain, excluded, into)
         inputs = tuple(dict.fromkeys(head_of[edge.edge.upstream] for edge in into))
         found.append(
             Vertex(
@@ -165,12 +159,30 @@ def vertices_of(plan: JobPlan, excluded: Collection[str], splits: Mapping[str, i
                 layer=chain.layer,
                 inputs=inputs,
                 most=most,
-                most_why=why,
+                most_why=fixed_why or most_why,
                 tied_to=tied.get(id, ""),
-                is_fixed=is_fixed,
+                is_fixed=bool(fixed_why),
             )
         )
-    return tuple(found)
+    return tuple(_fixed_with(each, found) for each in found)
+
+
+def _why_fixed(chain: Chain, excluded: Collection[str], into: list[PlannedEdge]) -> str:
+    """Why it has the number of subtasks that it has; "" where it may have another."""
+    if any(planned.uid in excluded for planned in chain.operators):
+        return "the settings leave it out"
+    if any(edge.partitioning is Partitioning.GLOBAL for edge in into):
+        return "all records go to one of its subtasks"
+    return ""
+
+
+def _fixed_with(vertex: Vertex, all: list[Vertex]) -> Vertex:
+    """As it is, or fixed because one is that it is tied to."""
+    fixed = next((each for each in all if each.is_fixed and each.tied_to and each.tied_to == vertex.tied_to), None)
+    if fixed is None or vertex.is_fixed:
+        return vertex
+    why = f"it has as many subtasks as {fixed.name}, of which {fixed.parallelism} stay: {fixed.most_why}"
+    return replace(vertex, is_fixed=True, most_why=why)
 
 
 def _most(chain: Chain, splits: Mapping[str, int]) -> tuple[int, str]:

@@ -253,10 +253,10 @@ class Autoscaling:
                 seen = need, lately.get(vertex.id, need)
                 if any(self._is_short(n, reach) for n in seen) and self._why_not_more(vertex, need, now) is None:
                     times = max(map(self._times, seen))
-                    wanted[vertex.id] = max(self.policy.least, min(ceil(vertex.parallelism * times - NEARLY), most))
+                    wanted[vertex.id] = min(most, max(self.policy.least, ceil(vertex.parallelism * times - NEARLY)))
             elif need.projected < self.policy.lowest and not vertex.is_fixed:
                 number = ceil(vertex.parallelism * times - NEARLY)
-                wanted[vertex.id] = max(self.policy.least, min(number, vertex.parallelism, most))
+                wanted[vertex.id] = min(most, max(self.policy.least, min(number, vertex.parallelism)))
         return wanted, [why for _, why in stuck]
 
     def _why_not_more(self, vertex: Vertex, need: Need, now: float) -> _Obstacle | None:

@@ -7,7 +7,8 @@ driven by coordinator/leaving.py, one for each attempt.
 To move is a rescale to the same plan: sources stop, a checkpoint is taken, the attempt ends, and the next one continues from
 just there. Nothing is replayed, and no failure is counted. Where there is no room yet (the replacement has to come first) the
 job continues where it is, and takes a checkpoint each `CHECKPOINT_S`, so that little is replayed if it is too late for a move.
-Not for ever: whoever gives notice takes the machine within `NOTICE_S`, or not at all.
+Not for ever: whoever gives notice takes the machine within `NOTICE_S`, or not at all. So it is for
+`AGAIN_S` after a move that was refused, too: each try has a warm-up, and may stop the sources.
 
 The replacement has never run a slot: its Python takes seconds to import everything. So it is warmed up first, while the job
 still runs where it was, for `WARM_UP_S` at the most.
@@ -26,6 +27,7 @@ from tidegate.protocol.story import Story
 
 CHECKPOINT_S = 1.0
 WARM_UP_S = 10.0
+AGAIN_S = 5.0
 NOTICE_S = 120.0  #: of spot machines; a pod has 30 s
 
 
@@ -83,6 +85,7 @@ class Departure:
     _since: float = 0.0  #: the newest of them was announced
     _next_checkpoint: float = 0.0
     _warm_by: float = 0.0  #: it moves then, warm or not
+    _not_before: float = float("-inf")  #: a move that was refused is not asked for again
 
     def on_look(self, leaving: frozenset[str], has_room: bool, now: float) -> list[DepartureAction]:
         """`leaving`: those on which slots of the attempt run. `has_room`: for the whole job, without them."""
@@ -102,6 +105,7 @@ class Departure:
     def on_refused(self, now: float) -> None:
         self.story.begin("refused", now)
         self._go(S.LEAVING)
+        self._not_before = now + AGAIN_S
 
     def _on_look(self, leaving: frozenset[str], has_room: bool, now: float) -> list[DepartureAction]:
         self.leaving = leaving
@@ -123,7 +127,7 @@ class Departure:
             self._go(S.LEAVING)
         if self.state is S.WARMING:
             return [*actions, *self._move()] if now >= self._warm_by else actions
-        if has_room:
+        if has_room and now >= self._not_before:
             self._go(S.WARMING)
             self._warm_by = now + WARM_UP_S
             return [*actions, WarmUp()]

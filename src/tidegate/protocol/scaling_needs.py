@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 SATURATED = 0.95  #: busy for more of its time than this
 UNEVEN = 2.0  #: the busiest subtask against the mean of the others
@@ -51,7 +52,7 @@ class SubtaskCounts:
 @dataclass(frozen=True, slots=True)
 class VertexCounts:
     subtasks: tuple[SubtaskCounts, ...]
-    pending: float | None = None  #: records that a source has still to read; None: nobody knows
+    pending: float | None = None  #: records that a source has still to read; None, or no number: nobody knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ def _source_growth(
 ) -> Growth:
     """`busiest`: of all vertices."""
     before, after = pending
-    if before is not None and after is not None:
+    if before is not None and after is not None and isfinite(before) and isfinite(after):
         if own.rate <= 0:
             return Growth()
         comes = max(0.0, own.rate + (after - before) / span_s)
