@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from rocksdb_kit import NONE, RocksBackends
 
-from tidegate.errors import CheckpointDamaged, StorageError
+from tidegate.errors import CheckpointDamaged, ProtocolViolation, StorageError
 from tidegate.state import cold as cold_module
 from tidegate.state import tiers as tiers_module
 from tidegate.state.cold import Changed, Cold
@@ -113,11 +113,36 @@ def test_the_rows_of_a_key_are_found_together_and_alone_whatever_was_written_and
             assert dict(cold.parts(key)) == model.get(key, {})
             name = dice.randrange(60).to_bytes(2, "big")
             assert cold.get_part(key, name) == model.get(key, {}).get(name)
-        ahead = cold.parts_of_some(keys, max_rows=dice.choice([0, 20, 1000]))
+        max_bytes = dice.choice([20, 10_000])
+        ahead = cold.parts_of_some(keys, dice.choice([0, 20, 1000]), max_bytes)
+        assert sum(len(cell) for rows in ahead.values() for _, cell in rows) <= max_bytes
         assert {key: dict(rows) for key, rows in ahead.items()} == {key: model.get(key, {}) for key in ahead}
         assert len(cold.tiers[ENTRIES].runs) <= MAX_RUNS
     assert {key: dict(rows) for key, rows in cold.rows_by_key()} == {key: rows for key, rows in model.items() if rows}
-    assert 10 < len(cold.parts_of_some(keys, max_rows=1000)) < len(keys)
+    assert 10 < len(cold.parts_of_some(keys, 1000, 10_000)) < len(keys)
+    cold.close()
+
+
+def test_long_rows_are_not_all_in_memory_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few they are: read ahead of many keys, and walked of one."""
+    cold = new_cold(tmp_path / "runs", tiers=(ENTRIES,))
+    keys, parts = list(range(20)), [[bytes([part]) for part in range(10)]] * 20
+    cells = pa.array([bytes(1000)] * 200, pa.large_binary())
+    cold.write(Changed(lambda: (cold.parts_of(keys, parts), cells, np.ones(200, np.bool_)), 200))
+    assert len(cold.parts_of_some(keys, 1000, 35_000)) == 3
+    assert not cold.parts_of_some(keys, 1000, 9_999)
+
+    sizes: list[int] = []
+
+    def seen(*args: Any, **kwargs: Any) -> Iterator[Columns]:
+        for columns in merged(*args, **kwargs):
+            sizes.append(columns.size_bytes)
+            yield columns
+
+    monkeypatch.setattr(cold_module, "merged", seen)
+    assert sorted(cold.parts(7)) == [(bytes([part]), bytes(1000)) for part in range(10)]
+    assert len(sizes) >= 3
+    assert max(sizes) <= 2 * SMALL_PART_BYTES
     cold.close()
 
 
@@ -476,3 +501,29 @@ def test_a_full_disk_names_state_and_folder_and_what_was_handed_over_stays(
     frozen.settle()
     assert found(cold, [1, 2, 3]) == {1: 10, 2: 20}
     assert not cold.pending
+
+
+def test_what_is_to_be_written_ahead_is_not_lost_when_the_disk_refuses_what_is_older(
+    cold: Cold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function may catch what the state raises, a snapshot that fails may be tolerated, and somebody makes room."""
+
+    def full(folder: Path, columns: Columns) -> Part:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cold_module.Part, "write", staticmethod(full))
+        for key in (1, 2, 3):
+            with pytest.raises(StorageError, match="No space left"):
+                cold.write_ahead(change(cold, {key: 10 * key, 9: key}))
+    cold.settle()
+    assert found(cold, [1, 2, 3, 9]) == {1: 10, 2: 20, 3: 30, 9: 3}
+    assert not cold.pending
+
+
+def test_a_snapshot_of_state_that_is_closed_before_it_is_written_fails_and_is_not_one_without_it(cold: Cold) -> None:
+    put(cold, {1: 1})
+    frozen = cold.hand_over(change(cold, {1: 2}))
+    cold.close()
+    with pytest.raises(ProtocolViolation, match="'total' was used after it was closed"):
+        frozen.settle()

@@ -117,6 +117,46 @@ MUTANTS = (
         _RUNS,
     ),
     Mutant(
+        "lost-with-what-is-older",
+        "what is to be written ahead is nowhere when the disk refuses what was handed over before",
+        (
+            Change(
+                "state/cold.py",
+                "        try:\n            self.settle()\n        finally:\n            self._add(changed)\n",
+                "        self.settle()\n        self._add(changed)\n",
+            ),
+        ),
+        _RUNS,
+    ),
+    Mutant(
+        "closed-and-stored-without-changes",
+        "a snapshot that is written while its state is closed has none of the changes that led to it",
+        (
+            Change(
+                "state/cold.py",
+                "        self.failed = self.failed or ProtocolViolation("
+                'f"state {self._state!r} was used after it was closed")\n',
+                "        self.pending = ()\n",
+            ),
+        ),
+        _RUNS,
+    ),
+    Mutant(
+        "long-rows-read-ahead",
+        "how many rows are read ahead is bounded, and not how long they are",
+        (
+            Change("state/cold.py", " & (sizes <= max_bytes)\n", "\n"),
+            Change("state/cold.py", "        few &= np.cumsum(np.where(few, sizes, 0)) <= max_bytes\n", ""),
+        ),
+        _RUNS,
+    ),
+    Mutant(
+        "long-rows-walked-at-once",
+        "a map of a few thousand entries is read at once, however long they are",
+        (Change("state/cold.py", " and self._size_of(pieces) <= self.part_bytes:\n", ":\n"),),
+        _RUNS,
+    ),
+    Mutant(
         "base-released-while-compared",
         "the base of an increment is let go when the next checkpoint completes, though it is being compared with",
         (

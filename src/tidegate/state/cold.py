@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tidegate.errors import StorageError
+from tidegate.errors import ProtocolViolation, StorageError
 from tidegate.state import tiers
 from tidegate.state.cold_keys import INTS, OTHERS, Keys
 from tidegate.state.rocksdb_keys import address_in
@@ -42,6 +42,7 @@ from tidegate.state.runs import (
     Part,
     Run,
     StoredPart,
+    bytes_between,
     find_in,
     listed,
     merged,
@@ -200,7 +201,8 @@ class Cold:
         address, hashed = self._addresses.of_one(key, self._state)
         first, last = hashed & ~LOWER, hashed | LOWER
         pieces = [piece for run in runs for piece in run.between(first, last)]
-        if sum(stop - start for _, start, stop in pieces) <= FEW_ROWS:
+        rows_met = sum(stop - start for _, start, stop in pieces)
+        if rows_met <= FEW_ROWS and self._size_of(pieces) <= self.part_bytes:
             found: dict[bytes, bytes | None] = {}
             for columns, start, stop in pieces:
                 identities, cells = columns.identity[start:stop].to_pylist(), columns.cell[start:stop].to_pylist()
@@ -216,22 +218,27 @@ class Cold:
             if cell is not None and identity.startswith(address)  # the upper half of its hash may be another key's too
         )
 
+    def _size_of(self, pieces: Sequence[tuple[Columns, int, int]]) -> int:
+        return sum(bytes_between(columns.cell, start, stop) for columns, start, stop in pieces)
+
     def _rows_of(self, runs: Sequence[Run]) -> Iterator[tuple[bytes, bytes]]:
         for columns in merged(runs, forget_absent=True, part_bytes=self.part_bytes):
             yield from zip(columns.identity.to_pylist(), columns.cell.to_pylist(), strict=True)
 
-    def parts_of_some(self, keys: list[Any], max_rows: int) -> dict[Any, list[tuple[bytes, bytes]]]:
+    def parts_of_some(self, keys: list[Any], max_rows: int, max_bytes: int) -> dict[Any, list[tuple[bytes, bytes]]]:
         """The same of many keys, as far as there are few rows of each and not more of all; those with more are not named."""
         self._raise_failed()
         (tier,) = self.tiers.values()
         hashes, addresses = self._addresses.hashes(keys), self._addresses.of_many(keys, self._state)
         uppers, of_key = np.unique(hashes & ~np.uint64(LOWER), return_inverse=True)
         met = [places for run in tier.runs for places in run.places_of(uppers, uppers | np.uint64(LOWER))]
-        counts = np.zeros(len(uppers), np.int64)
-        for _, which, starts, stops in met:
+        counts, sizes = np.zeros(len(uppers), np.int64), np.zeros(len(uppers), np.int64)
+        for columns, which, starts, stops in met:
             counts[which] += stops - starts
-        few = counts <= FEW_ROWS_OF_KEY
+            sizes[which] += bytes_between(columns.cell, starts, stops)
+        few = (counts <= FEW_ROWS_OF_KEY) & (sizes <= max_bytes)
         few &= np.cumsum(np.where(few, counts, 0)) <= max_rows
+        few &= np.cumsum(np.where(few, sizes, 0)) <= max_bytes
         found: list[dict[bytes, bytes | None]] = [{} for _ in uppers]
         for columns, which, starts, stops in met:
             wanted = few[which]
@@ -264,10 +271,12 @@ class Cold:
     def write_ahead(self, changed: Changed) -> None:
         """Write it in another thread, once what was handed over before is written.
 
-        :raises StorageError: when the disk has refused that.
+        :raises StorageError: when the disk has refused that. `changed` is pending all the same: the table has it no more.
         """
-        self.settle()
-        self._add(changed)
+        try:
+            self.settle()
+        finally:
+            self._add(changed)
         if changed.rows <= tiers.AT_ONCE_ROWS:
             self.settle()
         else:
@@ -402,9 +411,8 @@ class Cold:
         }
 
     def close(self) -> None:
-        """Once or more."""
-        with self.lock:
-            self.pending = ()
+        """Once or more. A snapshot that is not settled then never is: without what is pending it would be another."""
+        self.failed = self.failed or ProtocolViolation(f"state {self._state!r} was used after it was closed")
         if self._writer is not None:
             self._writer.join()
         for tier in self.tiers.values():

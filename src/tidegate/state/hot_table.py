@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 MAX_UNWRITTEN = 1 << 17
 MISSES_BEFORE_AHEAD = 32  #: one read in so many keys of a batch is made alone
 MIN_AHEAD_ROWS = 64  #: are read together, however little memory there is
+MIN_AHEAD_BYTES = 64 * 1024
 MAX_AHEAD_ROWS = 8192  #: and so many at the most, about ten milliseconds
 
 
@@ -154,7 +155,7 @@ class HotRows(HotTable):
         ]
         if len(unknown) > 1:
             room = max(min(self.known.limit_bytes // ENTRY_BYTES, MAX_AHEAD_ROWS), MIN_AHEAD_ROWS)
-            self._ahead = self.cold.parts_of_some(unknown[:room], room)
+            self._ahead = self.cold.parts_of_some(unknown[:room], room, max(self.known.limit_bytes, MIN_AHEAD_BYTES))
 
     def _is_known(self, key: Any) -> bool:
         """Whether a read of the key needs no runs."""

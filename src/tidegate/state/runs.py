@@ -68,6 +68,12 @@ def equal(one: Column, other: Column) -> Array:
     return one == other  # type: ignore[no-any-return]
 
 
+def bytes_between(cells: pa.Array, start: Any, stop: Any) -> Any:
+    """How long the cells from one row to another are together; of one stretch, or of each of many."""
+    offsets = np.frombuffer(cells.buffers()[1], np.int64)[cells.offset : cells.offset + len(cells) + 1]
+    return offsets[stop] - offsets[start]
+
+
 @dataclass(frozen=True, slots=True)
 class Columns:
     """Rows in memory, or mapped."""
