@@ -14,7 +14,7 @@ import pytest
 from rocksdb_kit import AMPLE, NONE, RocksBackends, Room, rocks_backends
 from state_kit import MAX_PARALLELISM, backend_for
 
-from tidegate.errors import TypeDeclarationError
+from tidegate.errors import StorageError, TypeDeclarationError
 from tidegate.ids import EVENT_TIMERS
 from tidegate.state import rocksdb_timers
 from tidegate.state.declarations import ListState
@@ -326,3 +326,26 @@ def test_timers_are_written_a_few_at_a_time_and_wait_for_no_snapshot_while_there
 
         assert max(written[-60:]) <= 50
         assert [timer.timestamp for timer in queue.due(2_000)] == list(range(1_400))
+
+
+def test_a_timer_that_the_disk_has_no_room_for_is_set_or_deleted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in the next checkpoint either way, so what fires before a restore must be what fires after it."""
+
+    def full(family: Family, rows: Any) -> None:
+        raise StorageError("No space left on device")
+
+    with rocks_backends(NONE) as made:
+        backend = made.backend(INT)
+        queue = TimerQueue(backend, EVENT_TIMERS)
+        for moment in (10, 20, 30):
+            queue.register(1, moment)
+        assert queue.next_timestamp() == 10
+        with monkeypatch.context() as patch:
+            patch.setattr(Family, "write", full)
+            with pytest.raises(StorageError):
+                queue.register(1, 15)
+            with pytest.raises(StorageError):
+                queue.register(1, 5)
+            with pytest.raises(StorageError):
+                queue.delete(1, 20)
+        assert [timer.timestamp for timer in queue.due(100)] == [5, 10, 15, 30]

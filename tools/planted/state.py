@@ -157,6 +157,18 @@ MUTANTS = (
         _RUNS,
     ),
     Mutant(
+        "timer-lost-on-a-full-disk",
+        "a timer is written to the disk before it is put among those that are next, which it is not when the disk is full",
+        (
+            Change(
+                "state/rocksdb_timers.py",
+                "        self._dirty_bytes += ENTRY_BYTES\n",
+                "        self._dirty_bytes += ENTRY_BYTES\n        self._bound()\n",
+            ),
+        ),
+        _TIMERS,
+    ),
+    Mutant(
         "base-released-while-compared",
         "the base of an increment is let go when the next checkpoint completes, though it is being compared with",
         (

@@ -139,6 +139,7 @@ class RocksTimers(Table, TimerTable):
             elif not _holds(near, row_key):
                 insort(near, row_key)
             group.trim()
+        self._bound()
 
     def delete_timer(self, timer: Timer) -> None:
         row_key = self._row_key(timer)
@@ -153,6 +154,7 @@ class RocksTimers(Table, TimerTable):
                 self._push_head(number, group)
             elif _holds(near, row_key):
                 near.remove(row_key)
+        self._bound()
 
     def has_timer(self, timer: Timer) -> bool:
         row_key = self._row_key(timer)
@@ -169,6 +171,9 @@ class RocksTimers(Table, TimerTable):
             rows = self._dirty[group] = {}
         rows[row_key] = cell
         self._dirty_bytes += ENTRY_BYTES
+
+    def _bound(self) -> None:
+        """Last of all: when the disk refuses what is too much, `near` has the change too."""
         if self._dirty_bytes > min(self._dirty_limit_bytes, WRITTEN_AT_ONCE * ENTRY_BYTES) and (
             self.store.is_settled or self._dirty_bytes > self._dirty_limit_bytes
         ):
