@@ -344,7 +344,7 @@ class JobLog:
             )
         if not retained or retained[-1] != pointer:
             raise ProtocolViolation(f"checkpoint {pointer.id} must be the last of the retained ones")
-        if any(pointer not in last.retained for pointer in retained[:-1]):
+        if not set(retained[:-1]) <= set(last.retained):
             raise ProtocolViolation(
                 "a checkpoint that the log has dropped cannot be retained again: its files may be gone"
             )
