@@ -102,6 +102,7 @@ async def slow_double(number: int) -> int:
     return number * 2
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("ordered", [True, False])
 def test_an_answer_in_a_completed_checkpoint_is_not_asked_for_again(ordered: bool, seed: int) -> None:
     crashes = asked_twice = 0
@@ -158,6 +159,7 @@ def over_http(port: str, run: int) -> Ask:
     return ask
 
 
+@pytest.mark.property
 def test_a_counting_service_sees_no_call_twice_that_was_durable(service: tuple[str, Counter[str]], seed: int) -> None:
     port, counts = service
     crashes = 0
@@ -218,6 +220,7 @@ async def two_seconds(row: Any) -> Any:
     return row
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("stop", [None, StopMode.SUSPEND])
 def test_a_savepoint_of_a_full_slot_is_aligned_and_another_program_continues_from_it(
     stop: StopMode | None, seed: int
@@ -271,6 +274,7 @@ class Watched(Numbered):
         return super().row(number)
 
 
+@pytest.mark.property
 def test_a_full_slot_takes_no_more_than_its_capacity_and_what_it_had_at_hand(seed: int) -> None:
     AT_ONCE[:], IN_SLOT[:] = [0, 0], [0, 0]
     env = environment(parallelism=1, every="1s")

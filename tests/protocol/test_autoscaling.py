@@ -34,6 +34,7 @@ POLICY = ScalingPolicy()
 BATCHES = 10  #: of 100 traces each
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("batch", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, BATCHES))])
 def test_on_random_loads_it_keeps_its_bounds_settles_and_does_not_thrash(batch: int) -> None:
     for seed in range(batch * 100, batch * 100 + 100):

@@ -572,6 +572,7 @@ def test_nothing_periodic_or_requested_comes_after_the_final_checkpoint() -> Non
 # -- any order --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("case", range(150))
 def test_in_any_order_of_events_the_invariants_hold(case: int) -> None:
     """Acks come late, twice, from others; checkpoints expire, are declined, or cannot be stored."""

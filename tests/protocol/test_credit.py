@@ -138,6 +138,7 @@ def test_a_slow_clock_divides_by_nothing() -> None:
     assert process(ReceiveWindow(1, TARGET_S), 10_000, 0.0).windows is None
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("seed", range(40))
 def test_sender_and_receiver_never_wait_for_each_other(seed: int) -> None:
     """Whatever the speed, its changes, the delays and the sender's steps: everything is sent, and processed, in the end."""
@@ -338,6 +339,7 @@ class Pass(tg.ProcessFunction):
         return [value]
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_under_way_in_a_job_that_cannot_keep_up_follows_the_target(seed: int) -> None:
     """A record takes 10 ms, so a second is 100 records; without a target the buffers decide."""

@@ -194,6 +194,7 @@ class TakenOver(Numbered):
 LONG = TakenOver(1, 5, 40, rows_per_poll=(1, 0, 0))
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_driver_that_was_taken_over_ends_and_commits_nothing_more(seed: int) -> None:
     storage = fresh_storage()

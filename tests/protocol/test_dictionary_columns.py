@@ -96,6 +96,7 @@ def a_type(draw: random.Random, depth: int = 3) -> pa.DataType:
     return draw.choice(makers)()
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("seed", range(200))
 def test_a_column_without_its_dictionaries_has_the_same_values(seed: int) -> None:
     draw = random.Random(seed)
@@ -109,6 +110,7 @@ def test_a_column_without_its_dictionaries_has_the_same_values(seed: int) -> Non
     assert (plain_type(arrow) is arrow) == ("dictionary" not in str(arrow)) or arrow == pa.null()
 
 
+@pytest.mark.property
 def test_records_of_every_nesting_come_through_a_job() -> None:
     draw = random.Random(7)
     columns = {name: pa.array([a_value(arrow, draw) for _ in range(50)], arrow) for name, arrow in NESTED.items()}

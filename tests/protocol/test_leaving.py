@@ -96,6 +96,7 @@ def test_one_that_stays_after_all_is_forgotten() -> None:
     assert departure.state is DepartureState.STAYING
 
 
+@pytest.mark.property
 def test_whatever_is_seen_it_announces_each_once_and_asks_for_one_move_at_a_time() -> None:
     looks = [(leaving, room) for leaving in (NOBODY, A, BOTH) for room in (False, True)]
     for script in itertools.product([*looks, "warm", "refused"], repeat=4):

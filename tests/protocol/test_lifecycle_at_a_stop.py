@@ -235,6 +235,7 @@ def run_and_stop(mode: StopMode, seed: int) -> Story:
 SEEDS = range(3)
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("mode", [StopMode.SUSPEND, StopMode.DRAIN])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_behind_the_snapshot_of_a_stop_there_is_only_the_commit_and_the_end(seed: int, mode: StopMode) -> None:
@@ -255,6 +256,7 @@ def test_behind_the_snapshot_of_a_stop_there_is_only_the_commit_and_the_end(seed
             assert max(call.checkpoint for call in story.of(uid, subtask) if call.what == "snapshot") == last
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_suspended_job_has_no_end_of_input_and_fires_nothing(seed: int) -> None:
     story = stopped(StopMode.SUSPEND, seed)
@@ -266,6 +268,7 @@ def test_a_suspended_job_has_no_end_of_input_and_fires_nothing(seed: int) -> Non
         assert before[-2:] == [("flush", 0), ("prepare", story.last)], "prepared before its state is taken"
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_drained_job_fires_every_timer_then_ends_its_input_then_takes_its_snapshot(seed: int) -> None:
     story = stopped(StopMode.DRAIN, seed)
@@ -290,6 +293,7 @@ def test_a_drained_job_fires_every_timer_then_ends_its_input_then_takes_its_snap
     assert len(story.places("one", "timer")) == len(story.places("two", "timer")) == KEYS, "one for each key"
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("mode", [StopMode.SUSPEND, StopMode.DRAIN])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_operator_ends_after_all_before_it_and_everything_read_has_come_out(seed: int, mode: StopMode) -> None:

@@ -331,6 +331,7 @@ def at_another_parallelism(seed: int, function: tg.KeyedProcessFunction, nth: in
     return False
 
 
+@pytest.mark.property
 def test_no_record_is_lost_that_was_under_way_from_a_source_that_had_finished() -> None:
     tried = 0
     for seed in range(12):
@@ -340,6 +341,7 @@ def test_no_record_is_lost_that_was_under_way_from_a_source_that_had_finished() 
     assert tried >= 4
 
 
+@pytest.mark.property
 def test_no_record_is_late_that_was_under_way_before_the_watermark() -> None:
     tried = 0
     for seed in range(8):

@@ -261,6 +261,7 @@ def check_random_crashes(seed: int) -> int:
     return len(standing)
 
 
+@pytest.mark.property
 def test_after_random_crashes_the_job_comes_back_to_every_savepoint_that_stands() -> None:
     assert sum(check_random_crashes(seed) for seed in range(25)) > 15
 

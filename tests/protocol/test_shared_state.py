@@ -369,6 +369,7 @@ def shared(file: StoredFile) -> SharedFile:
     return SharedFile(file.path, file.size, chk(file.checkpoint))
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("seed", range(150))
 def test_retained_checkpoints_are_whole_after_any_order_of_acks_aborts_news_and_failures(seed):
     simulation = Simulation(seed)
@@ -378,6 +379,7 @@ def test_retained_checkpoints_are_whole_after_any_order_of_acks_aborts_news_and_
     assert simulation.next_id > 10
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("seed", range(30))
 def test_when_all_is_said_nothing_is_stored_that_no_retained_checkpoint_uses(seed):
     simulation = Simulation(seed)

@@ -124,6 +124,7 @@ def test_one_channel_needs_no_alignment() -> None:
     assert one.barrier(A, TWO) == aligned(TWO)
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("order", list(itertools.permutations([A, B, C])))
 def test_the_order_of_the_channels_plays_no_part(order: tuple[ChannelId, ...]) -> None:
     one = slot(A, B, C, told=[ONE, TWO])
@@ -678,6 +679,7 @@ KINDS = {
 }
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("mode", [*KINDS, "at least once"])
 @pytest.mark.parametrize("case", range(200))
 def test_in_any_interleaving_every_cut_is_exact(case: int, mode: str) -> None:

@@ -122,6 +122,7 @@ class MovingReader(NotingReader):
         return [] if self.at is None else [tg.Split("numbers", self.place, self.at >= RECORDS)]
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("seed", range(6))
 def test_a_reader_that_goes_on_changing_what_it_noted_changes_no_checkpoint(seed):
     """The snapshot is stored while the reader reads on: a position that moved with it would skip records."""

@@ -234,6 +234,7 @@ def test_a_barrier_that_is_itself_held_back_for_an_older_checkpoint_is_not_waite
     assert worker.stored(2) == []
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("case", range(150))
 def test_in_any_order_of_frames_and_letters_every_cut_is_exact(case: int) -> None:
     """Checkpoints follow each other, aligned, unaligned or aligned for a while. The coordinator gives some up and triggers

@@ -42,6 +42,7 @@ class AwayAtFirst(LedgerSink):
         return self.before_second[0]
 
 
+@pytest.mark.property
 def test_an_outside_that_stays_away_stops_the_job_from_reading_on_at_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     forget_ledgers()
     AwayAtFirst.asked.clear()
@@ -64,6 +65,7 @@ def test_an_outside_that_stays_away_stops_the_job_from_reading_on_at_the_bound(m
     assert ledger("away").rows() == list(range(EPOCHS))
 
 
+@pytest.mark.property
 def test_more_than_an_acknowledgement_has_room_for_declines_the_checkpoint_and_says_whose_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

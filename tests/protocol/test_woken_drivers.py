@@ -130,6 +130,7 @@ SINKS: dict[str, tuple[Callable[[str], tg.Sink], Callable[[str], Counter[Any]]]]
 POINTS = ["driver.before-metadata", "driver.before-log", "driver.after-log"]
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("goes_back", [True, False], ids=["from an older checkpoint", "latest"])
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("kind", SINKS)

@@ -101,6 +101,7 @@ def bring_about(end: str, job: RunningJob, folder: Path) -> None:
         act(job)
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("ask", ASKS)
 def test_an_ask_under_way_is_answered_when_the_job(ask: str, end: str, tmp_path: Path, threads: Threads) -> None:
@@ -126,6 +127,7 @@ def test_an_ask_under_way_is_answered_when_the_job(ask: str, end: str, tmp_path:
     job.close()
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("end", ["fails", "fails by a surprise in the driver", "is canceled", "is superseded"])
 def test_a_rescale_is_answered_when_the_job_ends_before_it_runs_again(
     end: str, tmp_path: Path, threads: Threads
@@ -160,6 +162,7 @@ def until_completed(operations: Operations, trigger: str) -> dict[str, Any]:
     return status
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("ask", ["checkpoint", "savepoint", "stop", "drain"])
 def test_an_ask_under_way_is_refused_when_the_job_restarts(ask: str, tmp_path: Path, threads: Threads) -> None:
     job = start_job(tmp_path, restart=RestartSettings("fixed-delay", attempts=5, delay_s=0.0))
@@ -215,6 +218,7 @@ def until_asked(job: RunningJob) -> None:
         job.execution.end_event.wait(0.001)
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("ask", ASKS)
 def test_an_ask_of_a_job_that_has_ended_is_answered(ask: str, tmp_path: Path, threads: Threads) -> None:
     job = start_job(tmp_path)

@@ -114,6 +114,7 @@ LETTERS = {
 }
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("columnar", [False, True], ids=["dictionaries", "columns"])
 @pytest.mark.parametrize("letters", list(LETTERS))
 def test_an_increment_holds_all_changes_whatever_is_heard_while_it_is_compared(

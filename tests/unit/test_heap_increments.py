@@ -96,6 +96,7 @@ def shared(state: StateFiles) -> list[SharedFile]:
     return [SharedFile(file.path, file.size, CheckpointId(file.checkpoint)) for file in state.files]
 
 
+@pytest.mark.property
 @pytest.mark.parametrize(("seed", "columnar"), in_turn(range(15), [False, True]))
 def test_whatever_completes_or_not_a_checkpoint_holds_the_moment_it_was_taken(seed: int, columnar: bool) -> None:
     dice = random.Random(seed)

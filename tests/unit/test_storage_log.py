@@ -334,6 +334,7 @@ def test_of_two_fresh_drivers_that_race_one_runs(store: ObjectStore) -> None:
         assert sorted(outcomes) == ["refused", "refused", "runs"]
 
 
+@pytest.mark.property
 def test_drivers_that_fight_for_a_job_leave_a_log_that_makes_sense(store: ObjectStore) -> None:
     acknowledged: list[tuple[int, int]] = []  # (sequence, checkpoint) that some driver was told counts
     failures: list[Exception] = []
@@ -518,6 +519,7 @@ def test_a_record_that_has_gone_is_not_passed_over(store: ObjectStore) -> None:
         log.read(1)
 
 
+@pytest.mark.property
 def test_every_flipped_byte_of_a_record_is_noticed_or_without_meaning() -> None:
     record = driver(open_store("memory://flipped"), "hôst:1").completed(pointer(1), [pointer(1)], now=2.5)
     data = encode_record(record)
@@ -532,6 +534,7 @@ def test_every_flipped_byte_of_a_record_is_noticed_or_without_meaning() -> None:
             assert found == record, (position, mask)
 
 
+@pytest.mark.property
 def test_every_cut_of_a_record_is_noticed() -> None:
     record = driver(open_store("memory://cut")).canceled(now=2.5)
     data = encode_record(record)

@@ -67,6 +67,7 @@ def test_the_record_by_which_a_generation_was_taken_is_found_between_gaps(store:
         assert (first.kind, first.generation) == (LogKind.GENERATION, generation)
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("later", [1, 2, 3])
 @pytest.mark.parametrize("checkpoints", [0, 1, 9])
 def test_an_old_driver_stays_superseded_however_late_it_wakes_up(
@@ -240,6 +241,7 @@ class Slow(CountingStore):
         return super().create(path, data)
 
 
+@pytest.mark.property
 def test_drivers_that_fight_for_a_job_whose_log_is_short(store: ObjectStore) -> None:
     told: list[LogRecord] = []  # what some driver was told counts
     failures: list[Exception] = []

@@ -54,6 +54,7 @@ def checkpoint(draw: random.Random) -> CheckpointMetadata:
     return CheckpointMetadata("job", 1, 1, 1, 0.0, 0.0, [], slots)
 
 
+@pytest.mark.property
 @pytest.mark.parametrize("seed", range(40))
 def test_nothing_is_missed_and_nothing_is_too_much_and_the_order_is_kept(seed: int) -> None:
     draw = random.Random(seed)
