@@ -15,7 +15,7 @@ BENCHMARKS  = $(sort $(shell grep -l __main__ benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo docs test test-slow check branches format bench peers mutants prove traces java services services-stop fetched installed setup clean
+.PHONY: help demo docs test test-slow check branches format bench peers mutants prove traces explore java services services-stop fetched installed setup clean
 
 # The stamp holds the folder that it was made for: in a copied or moved checkout the installed package would still be
 # the old folder's, so the set-up runs again there.

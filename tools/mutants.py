@@ -9,7 +9,8 @@ copy runs first and must pass. The last line of the output is JSON; the exit sta
 
 These means do not know the fault that they look for: tests whose input is drawn or enumerated (`property`), every choice in
 small worlds (`exploration`), seeded runs whose output is compared with the right answer (`random runs`), and the same runs
-compared with the specification (`traces`). The exit status is 1 when one is found by none of them.
+compared with the specification (`traces`). They are tried in this order until one finds it, or all of them with `--every-means`.
+The exit status is 1 when a fault is found by none of them.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def try_out(mutant: Mutant) -> Outcome:
         return run_tests(copy, mutant.tests)
 
 
-def found_by(mutant: Mutant) -> list[str]:
+def found_by(mutant: Mutant, every_means: bool) -> list[str]:
     """Names of the means; `?` after one that came to no end."""
     found = []
     with copy_of_the_source() as copy:
@@ -141,6 +142,8 @@ def found_by(mutant: Mutant) -> list[str]:
         if not run_tests(copy, whole_files, which="property and not slow").passed:
             found.append("property")
         for means in MEANS:
+            if found and not every_means and not found[-1].endswith("?"):
+                break
             environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
             try:
                 done = subprocess.run(
@@ -167,12 +170,13 @@ def try_unchanged(mutants: list[Mutant]) -> Outcome:
         return run_tests(copy, list(tests), ALL_TESTS_TIMEOUT_S)
 
 
-def table_of_means(mutants: list[Mutant]) -> int:
+def table_of_means(mutants: list[Mutant], every_means: bool) -> int:
     """Of those that touch the protocol; that each is caught by its own tests is for `make mutants` to say."""
     rows = {}
     with ThreadPoolExecutor(AT_ONCE) as pool:
         touching = [mutant for mutant in mutants if mutant.of_the_protocol]
-        for mutant, found in zip(touching, pool.map(found_by, touching), strict=True):
+        found_by_each = pool.map(lambda mutant: found_by(mutant, every_means), touching)
+        for mutant, found in zip(touching, found_by_each, strict=True):
             rows[mutant.name] = found
             print(f"{mutant.name:<50} {', '.join(found) or 'NONE'}", flush=True)
     missed = [name for name, found in rows.items() if not any(not means.endswith("?") for means in found)]
@@ -188,12 +192,12 @@ def chosen(names: list[str]) -> list[Mutant]:
 
 
 def main(arguments: list[str]) -> int:
-    mutants = chosen([argument for argument in arguments if argument != "--by"])
+    mutants = chosen([argument for argument in arguments if not argument.startswith("--")])
     for mutant in mutants:  # what is out of date is said at once, not after minutes
         with copy_of_the_source() as copy:
             plant(mutant, copy)
     if "--by" in arguments:
-        return table_of_means(mutants)
+        return table_of_means(mutants, "--every-means" in arguments)
     unchanged = try_unchanged(mutants)
     if not unchanged.passed:
         print(f"the tests fail without any fault: {unchanged.caught_by}", file=sys.stderr)
