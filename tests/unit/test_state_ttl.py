@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -45,6 +46,14 @@ def _each_backend(backends: Backends) -> None:
 
 def new_backend(clock: ManualClock) -> Any:
     return made.new(INT, wall_clock=clock)
+
+
+class RunningClock(ManualClock):
+    """Time passes whenever somebody looks at it."""
+
+    def __call__(self) -> float:
+        self.now += 1
+        return self.now
 
 
 class Run:
@@ -500,3 +509,15 @@ def test_expiries_that_do_not_fit_their_list_are_damage():
         run.backend.restore("log", "list", [rows])
     with pytest.raises(CheckpointDamaged, match="'expiry' of list"):
         run.backend.restore("total", "value", [rows])
+
+
+def test_an_entry_that_expires_while_it_is_looked_up_is_not_none():
+    run = Run(TEN, RunningClock())
+    run.f.counts.put("a", 5)
+    found = []
+    with suppress(KeyError):
+        for _ in range(30):
+            found.append(run.f.counts["a"])
+
+    assert 0 < len(found) < 30
+    assert set(found) == {5}

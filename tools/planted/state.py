@@ -22,6 +22,19 @@ MUTANTS = (
         ("tests/unit/test_state_text.py",),
     ),
     Mutant(
+        "looked-up-in-two-looks",
+        "a map's entry is asked for and then read, and may expire in between",
+        (
+            Change(
+                "state/handles.py",
+                '        found = self.get(key, cast("V", _NOTHING))\n        if found is _NOTHING:\n'
+                "            raise KeyError(key)\n",
+                "        if not self.contains(key):\n            raise KeyError(key)\n        found = self.get(key)\n",
+            ),
+        ),
+        ("tests/unit/test_state_ttl.py",),
+    ),
+    Mutant(
         "swept-under-a-snapshot",
         "what has expired is swept, though a snapshot has taken over something newer that is not written",
         (

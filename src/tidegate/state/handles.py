@@ -24,6 +24,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 In = TypeVar("In", contravariant=True)
 Out = TypeVar("Out", covariant=True)
+_NOTHING: Any = object()
 
 
 class ValueHandle(ABC, Generic[T]):
@@ -162,9 +163,11 @@ class MapHandle(ABC, Generic[K, V]):
 
     def __getitem__(self, key: K) -> V:
         """:raises KeyError: when there is none, as a dict does."""
-        if not self.contains(key):
+        # One read, because between two of them an entry may expire.
+        found = self.get(key, cast("V", _NOTHING))
+        if found is _NOTHING:
             raise KeyError(key)
-        return cast("V", self.get(key))
+        return cast("V", found)
 
     def __setitem__(self, key: K, value: V) -> None:
         self.put(key, value)
