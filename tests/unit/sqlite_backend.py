@@ -15,15 +15,13 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.state.backend import KeyedSnapshot, Section
-from tidegate.state.declarations import ABSENT, Declaration, ListState, MapState, StoredValue
+from tidegate.state.declarations import ABSENT, ROWS, Declaration, StoredList, StoredMap, StoredValue
 from tidegate.state.fitting import Intake, heap_intake
-from tidegate.state.handles import ValueHandle
 from tidegate.state.heap_nested import map_pieces
 from tidegate.state.heap_tables import NO_KEY, CurrentKey, pieces, refuse_without_key
 from tidegate.state.keys import KeyType
 from tidegate.state.map_keys import map_key_fit
 from tidegate.state.namespaces import in_namespace, is_namespaced, parts_of_table_key
-from tidegate.state.one_by_one import OneByOneValue
 from tidegate.state.section_writer import SectionWriter
 from tidegate.state.sections import SectionReader
 from tidegate.state.table_backend import TableBackend
@@ -38,7 +36,7 @@ class SqliteTable:
         self._db = db
         self._key_type = key_type
         self._name = f'"state {name}"'
-        self._kind = declaration.kind
+        self._rows = ROWS[declaration.kind]
         self._expires = declaration.ttl is not None
         db.execute(f"CREATE TABLE {self._name} (key BLOB, namespace BLOB, kept BLOB, PRIMARY KEY (key, namespace))")
 
@@ -54,7 +52,7 @@ class SqliteTable:
         if table_key is NO_KEY:
             refuse_without_key()
         place = self._place(table_key)
-        if kept is ABSENT or (self._kind in ("list", "map") and not kept):
+        if kept is ABSENT or (self._rows != "value" and not kept):
             self._db.execute(f"DELETE FROM {self._name} WHERE key = ? AND namespace = ?", place)
         else:
             self._db.execute(f"INSERT OR REPLACE INTO {self._name} VALUES (?, ?, ?)", (*place, pickle.dumps(kept)))
@@ -75,9 +73,9 @@ class SqliteTable:
 
     def without_expired(self, kept: Any, now_ms: int) -> tuple[Any, int]:
         """What stays of it, and how many entries do not."""
-        if self._kind == "list":
+        if self._rows == "list":
             live: Any = [timed for timed in kept if timed[1] > now_ms]
-        elif self._kind == "map":
+        elif self._rows == "map":
             live = {map_key: timed for map_key, timed in kept.items() if timed[1] > now_ms}
         else:
             return (kept, 0) if kept[1] > now_ms else (ABSENT, 1)
@@ -87,7 +85,7 @@ class SqliteTable:
         """A step for each entry; a list or map goes when as many steps were taken as it has entries."""
         for key in [key for key, _ in self.entries()]:
             kept = self.find(key)
-            entries = 0 if kept is ABSENT else 1 if self._kind not in ("list", "map") else len(kept)
+            entries = 0 if kept is ABSENT else 1 if self._rows == "value" else len(kept)
             yield from [0] * entries
             kept = self.find(key)
             live, gone = (ABSENT, 0) if kept is ABSENT else self.without_expired(kept, now())
@@ -97,10 +95,10 @@ class SqliteTable:
         yield 0
 
     def load(self, rows: pa.RecordBatch, reader: SectionReader) -> None:
-        if self._kind == "list":
+        if self._rows == "list":
             for key, elements in zip(reader.keys(rows), reader.kept_lists(rows), strict=True):
                 self.write(key, elements)
-        elif self._kind == "map":
+        elif self._rows == "map":
             for key, map_key, kept in zip(reader.keys(rows), reader.map_keys(rows), reader.kept(rows), strict=True):
                 found = self.find(key)
                 self.write(key, {**({} if found is ABSENT else found), map_key: kept})
@@ -177,33 +175,6 @@ class SqliteTimers(SqliteTable, TimerTable):
         return min(timers, key=lambda timer: timer.timestamp, default=None)
 
 
-class SqliteValue(OneByOneValue[Any]):
-    def __init__(self, declaration: StoredValue, table: SqliteTable, current: CurrentKey, key_type: KeyType) -> None:
-        super().__init__(declaration, key_type)
-        self._table, self._current = table, current
-
-    def get(self) -> Any:
-        return self._shown(self._table.kept(self._current))
-
-    def _shown(self, kept: Any) -> Any:
-        copy = self._declaration.value_type.copy
-        if kept is not ABSENT:
-            return kept
-        return self._default if self._default is None or self._default is ABSENT else copy(self._default)
-
-    def set(self, value: Any) -> None:
-        self._table.keep(self._current, self._fitter.fit_sum(self._fitter.fit(value)))
-
-    def clear(self) -> None:
-        self._table.drop(self._current)
-
-    def _read_many(self, keys: list[Any]) -> list[Any]:
-        return list(map(self._shown, self._table.find_many(keys)))
-
-    def _write_many(self, values: Iterable[tuple[Any, Any]]) -> None:
-        self._table.keep_many([(key, self._fitter.fit(value)) for key, value in values])
-
-
 class SqliteStateBackend(TableBackend[SqliteTable]):
     """Keyed state of one operator in one subtask, in SQLite."""
 
@@ -217,20 +188,16 @@ class SqliteStateBackend(TableBackend[SqliteTable]):
     def _intake(self, declaration: Declaration, data_type: DataType) -> Intake:
         return heap_intake(declaration, data_type)
 
-    def _intake_of_map_keys(self, declaration: MapState[Any, Any]) -> Intake:
+    def _intake_of_map_keys(self, declaration: StoredMap) -> Intake:
         return Intake(map_key_fit(declaration), None)
-
-    def _new_plain_value(self, declaration: StoredValue, columnar: bool) -> tuple[SqliteTable, ValueHandle[Any]]:
-        table = self._new_values(declaration)
-        return table, SqliteValue(declaration, table, self._current, self.key_type)
 
     def _new_values(self, declaration: StoredValue) -> SqliteTable:
         return SqliteTable(self._db, declaration.name, self.key_type, declaration)
 
-    def _new_lists(self, declaration: ListState[Any]) -> SqliteLists:
+    def _new_lists(self, declaration: StoredList) -> SqliteLists:
         return SqliteLists(self._db, declaration.name, self.key_type, declaration)
 
-    def _new_maps(self, declaration: MapState[Any, Any]) -> SqliteMaps:
+    def _new_maps(self, declaration: StoredMap) -> SqliteMaps:
         return SqliteMaps(self._db, declaration.name, self.key_type, declaration)
 
     def _new_timers(self, declaration: TimerState) -> tuple[SqliteTable, Any]:
@@ -267,11 +234,11 @@ class SqliteSnapshot(KeyedSnapshot):
     def sections(self) -> Iterator[Section]:
         for declaration, entries in self._tables:
             writer = SectionWriter(declaration, *self._place)
-            if declaration.kind == "map":
+            if ROWS[declaration.kind] == "map":
                 for keys, counts, map_keys, kept in map_pieces([entries], writer.live_entries):
                     writer.add_map_entries(keys, counts, map_keys, kept)
             else:
-                add = writer.add_lists if declaration.kind == "list" else writer.add_values
+                add = writer.add_lists if ROWS[declaration.kind] == "list" else writer.add_values
                 for piece in pieces([entries]):
                     add(list(piece), list(piece.values()))
             yield from writer.finish()

@@ -19,7 +19,7 @@ from tidegate.graph.plan import JobPlan, PlannedOperator
 from tidegate.graph.specs import WindowSpec, keys_of, user_function_of
 from tidegate.ids import EVENT_TIMERS, PROCESSING_TIMERS
 from tidegate.state.canonical_rows import key_type_named
-from tidegate.state.declarations import Declaration, MapState, declared_states
+from tidegate.state.declarations import Declaration, StoredList, StoredMap, declared_states
 from tidegate.state.evolution import Evolution, Fit, evolve
 from tidegate.state.keys import holds_keys_of
 from tidegate.storage.metadata import IN_FLIGHT, NOT_KEYED, CheckpointMetadata, OperatorInfo, StateInfo
@@ -174,12 +174,12 @@ def evolution_of(state: StateInfo, declaration: Declaration) -> Evolution:
 def _evolution_of_type(state: StateInfo, declaration: Declaration) -> Evolution:
     if state.type == declaration.type_name:
         return Evolution(Fit.SAME)
-    if isinstance(declaration, MapState):
+    if isinstance(declaration, StoredMap):
         key, value = parse_type(state.type).parts
         if key.text != declaration.key_type.name:
             return Evolution(Fit.INCOMPATIBLE, (f"map keys: {key} cannot become {declaration.key_type.name}",))
         return evolve(value.text, declaration.value_type)
-    stored = parse_type(state.type).parts[0].text if declaration.kind == "list" else state.type
+    stored = parse_type(state.type).parts[0].text if isinstance(declaration, StoredList) else state.type
     return evolve(stored, declaration.value_type)
 
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 from tidegate.errors import ConfigurationError
 from tidegate.savepoints.reading import Savepoint, StateTable
 from tidegate.state.canonical_rows import key_type_named, with_keys
-from tidegate.state.declarations import Declaration, MapState, declared_states
+from tidegate.state.declarations import ROWS, Declaration, StoredList, StoredMap, declared_states
 from tidegate.state.keys import key_type as key_type_of
 from tidegate.storage.anywhere import as_uri, reaching_anywhere
 from tidegate.storage.json_values import NotJson, json_copy
@@ -124,7 +124,7 @@ class SavepointEdit:
                         f"operator {info.uid!r} has raw keyed state, bytes filed under key groups: they cannot be re-hashed"
                     )
                 state = info.uid, name
-                if table.kind in _KEYED and state not in self._made and state not in self._gone:
+                if table.kind in ROWS and state not in self._made and state not in self._gone:
                     self._made[state] = table.kind, table.to_arrow()
             self.operators[info.uid] = msgspec.structs.replace(info, max_parallelism=max_parallelism)
         return self
@@ -191,7 +191,7 @@ class SavepointEdit:
         return self
 
     def _set(self, uid: str, name: str, kind: str, rows: Any) -> SavepointEdit:
-        if kind not in _KEYED:
+        if kind not in ROWS:
             raise ConfigurationError(f"state {name!r} of {uid!r} is {kind}: only keyed state can be made from tables")
         if self._operator(uid).key_type is None:
             raise ConfigurationError(
@@ -206,9 +206,9 @@ class SavepointEdit:
         declaration = self._declared.get((uid, name))
         if declaration is not None:
             value_type = declaration.value_type
-            column_type = ListType(value_type) if declaration.kind == "list" else value_type
+            column_type = ListType(value_type) if isinstance(declaration, StoredList) else value_type
             rows = _converted(rows, "value", lambda column: column_type.to_arrow(column_type.from_arrow(column)), name)
-            if isinstance(declaration, MapState):
+            if isinstance(declaration, StoredMap):
                 map_key = declaration.key_type
                 rows = _converted(rows, "map_key", lambda column: map_key.to_arrow(map_key.from_arrow(column)), name)
             return rows
@@ -327,9 +327,6 @@ class SavepointEdit:
         for state in self.base.states():
             if state.uid == stored:
                 yield self._name_of(stored, state.name), StateTable(self.base, stored, state.name, state.kind)
-
-
-_KEYED = ("value", "list", "map", "reducing", "aggregating", "timer")
 
 
 def new_savepoint(job: str) -> SavepointEdit:

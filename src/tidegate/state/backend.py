@@ -21,24 +21,14 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from tidegate.state.declarations import declared_states
 
 if TYPE_CHECKING:
-    from typing import Any, TypeAlias
+    from typing import Any
 
     import pyarrow as pa
 
     from tidegate.ids import KeyGroup
     from tidegate.state.declarations import Declaration
     from tidegate.state.direct import DirectAccess
-    from tidegate.state.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, ValueHandle
-    from tidegate.state.timers import TimerTable
-
-    Handle: TypeAlias = (
-        ValueHandle[Any]
-        | ListHandle[Any]
-        | MapHandle[Any, Any]
-        | ReducingHandle[Any]
-        | AggregatingHandle[Any, Any]
-        | TimerTable
-    )
+    from tidegate.state.handles import Handle
 
 
 class Section(NamedTuple):

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import ConfigurationError, TypeDeclarationError
+from tidegate.state.declarations import ROWS
 from tidegate.state.key_columns import normalised_keys, plain_array
 from tidegate.state.key_groups import key_groups as key_groups_of
 from tidegate.state.keys import AnyKey, KeyType, OptionalKey, TupleKey, key_type
@@ -85,7 +86,8 @@ def with_keys(table: pa.Table, kind: str, keys: KeyType, max_parallelism: int) -
             f"rows of keyed state need the columns 'key' and 'value'; these have {table.column_names}. key_group and "
             "key_bytes are worked out, namespace and expiry may be left out."
         )
-    if kind == "map" and "map_key" not in table.column_names:
+    is_map = ROWS[kind] == "map"
+    if is_map and "map_key" not in table.column_names:
         raise ConfigurationError("rows of map state need the columns 'key', 'map_key' and 'value'")
     normalised = _keys_of(table, keys)
     groups = key_groups_of(keys.hash_many(normalised), max_parallelism).astype(np.int32)
@@ -95,14 +97,14 @@ def with_keys(table: pa.Table, kind: str, keys: KeyType, max_parallelism: int) -
         "key_bytes": pa.array(keys.encode_many(normalised), pa.binary()),
         "namespace": _namespace(table),
     }
-    if kind == "map":
+    if is_map:
         columns["map_key"] = table.column("map_key")
     columns["value"] = table.column("value")
     columns["expiry"] = _expiry(table, kind)
     made = pa.table(columns)
     order = np.lexsort([np.array(columns["key_bytes"].to_pylist(), dtype=object), groups])
     made = made.take(pa.array(order))
-    _refuse_twice(made, kind)
+    _refuse_twice(made, is_map)
     return made
 
 
@@ -119,8 +121,8 @@ def _keys_of(table: pa.Table, keys: KeyType) -> list[Any]:
     return keys.decode_many(plain_array(table.column("key_bytes")))
 
 
-def _refuse_twice(table: pa.Table, kind: str) -> None:
-    columns = ["key_bytes", "namespace"] + (["map_key"] if kind == "map" else [])
+def _refuse_twice(table: pa.Table, is_map: bool) -> None:
+    columns = ["key_bytes", "namespace"] + (["map_key"] if is_map else [])
     try:
         distinct = table.select(columns).group_by(columns).aggregate([]).num_rows
     except pa.ArrowNotImplementedError:  # map keys that are structs: compared as text
@@ -128,7 +130,7 @@ def _refuse_twice(table: pa.Table, kind: str) -> None:
     if distinct != table.num_rows:
         raise ConfigurationError(
             f"{table.num_rows - distinct} rows are for an entry that has one already: one row for each key"
-            + (" and map_key" if kind == "map" else "")
+            + (" and map_key" if is_map else "")
         )
 
 
@@ -140,7 +142,7 @@ def _namespace(rows: Any) -> Any:
 
 
 def _expiry(rows: Any, kind: str) -> Any:
-    wanted = pa.list_(pa.int64()) if kind == "list" else pa.int64()
+    wanted = pa.list_(pa.int64()) if ROWS.get(kind) == "list" else pa.int64()
     if "expiry" not in rows.schema.names or pa.types.is_null(rows.schema.field("expiry").type):
         return pa.nulls(rows.num_rows, wanted)
     column = rows.column("expiry")

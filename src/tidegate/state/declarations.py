@@ -38,6 +38,15 @@ Given = TypeVar("Given")  #: by a constructor's argument: the class's own variab
 GivenKey = TypeVar("GivenKey")
 
 Kind = Literal["value", "list", "map", "reducing", "aggregating", "timer"]
+#: How the rows of each kind look (state/sections.py): by the base class of its declaration.
+ROWS: dict[str, Literal["value", "list", "map"]] = {
+    "value": "value",
+    "list": "list",
+    "map": "map",
+    "reducing": "value",
+    "aggregating": "value",
+    "timer": "value",
+}
 
 
 class Absent:
@@ -125,6 +134,24 @@ class StoredValue(Declaration):
         return self.value_type.name
 
 
+class StoredList(Declaration):
+    """The same for an ordered list."""
+
+    @property
+    def type_name(self) -> str:
+        return f"list[{self.value_type.name}]"
+
+
+class StoredMap(Declaration):
+    """The same for a map."""
+
+    key_type: DataType
+
+    @property
+    def type_name(self) -> str:
+        return f"map[{self.key_type.name}, {self.value_type.name}]"
+
+
 class ValueState(StoredValue, Attribute[ValueHandle[T]], Generic[T]):
     """One value for each key. `get` gives `default` where nothing was set: None unless declared.
 
@@ -167,7 +194,7 @@ class ValueState(StoredValue, Attribute[ValueHandle[T]], Generic[T]):
         self.default = None if default is None else _checked_default(self.value_type, default, self.line)
 
 
-class ListState(Declaration, Attribute[ListHandle[T]], Generic[T]):
+class ListState(StoredList, Attribute[ListHandle[T]], Generic[T]):
     """An ordered list for each key; `type` is that of its elements.
 
     >>> class Gather(tg.KeyedProcessFunction):
@@ -192,12 +219,8 @@ class ListState(Declaration, Attribute[ListHandle[T]], Generic[T]):
         super().__init__(ttl, renamed_from)
         self.value_type = self._type(type)
 
-    @property
-    def type_name(self) -> str:
-        return f"list[{self.value_type.name}]"
 
-
-class MapState(Declaration, Attribute[MapHandle[K, V]], Generic[K, V]):
+class MapState(StoredMap, Attribute[MapHandle[K, V]], Generic[K, V]):
     """A map for each key. The map's own keys must be of a type whose values cannot change.
 
     >>> class Pages(tg.KeyedProcessFunction):
@@ -234,7 +257,7 @@ class MapState(Declaration, Attribute[MapHandle[K, V]], Generic[K, V]):
         self, key_type: Any, value_type: Any, *, ttl: Ttl | None = None, renamed_from: str | None = None
     ) -> None:
         super().__init__(ttl, renamed_from)
-        self.key_type: DataType = self._type(key_type)
+        self.key_type = self._type(key_type)
         self.value_type = self._type(value_type)
         if not self.key_type.immutable:
             raise TypeDeclarationError(
@@ -242,10 +265,6 @@ class MapState(Declaration, Attribute[MapHandle[K, V]], Generic[K, V]):
                 "change. Use str, int, bytes, a date or a tuple of such.",
                 line=str(self.line),
             )
-
-    @property
-    def type_name(self) -> str:
-        return f"map[{self.key_type.name}, {self.value_type.name}]"
 
 
 class ReducingState(StoredValue, Attribute[ReducingHandle[T]], Generic[T]):

@@ -1,12 +1,12 @@
-"""Reducing and aggregating state: a stored value, into which each new one is folded. For every backend.
+"""Kinds of state that are another view of a stored value, list or map: reducing and aggregating state. For every backend.
 
-Executor, the task's thread. A backend keeps these states as value states (`StoredValue` with the default ABSENT) and puts
-one of these handles before its own: copying, fitting, expiry and namespaces are those of the value.
+Executor, the task's thread. A backend keeps them as what their declaration is (`StoredValue`, here with the default ABSENT)
+and puts one of these handles before its own: copying, fitting, expiry and namespaces are those of the value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegate.errors import ConfigurationError
@@ -14,8 +14,9 @@ from tidegate.state.declarations import ABSENT
 from tidegate.state.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, ValueHandle
 
 if TYPE_CHECKING:
-    from tidegate.state.backend import Handle, KeyedStateBackend
+    from tidegate.state.backend import KeyedStateBackend
     from tidegate.state.declarations import AggregatingState, ReducingState
+    from tidegate.state.handles import Handle
 
 T = TypeVar("T")
 In = TypeVar("In", contravariant=True)
@@ -93,6 +94,10 @@ class FoldedAggregating(AggregatingHandle[In, Out]):
             )
         own = self._value.get()
         self._value.set(other if own is ABSENT else merge(own, other))
+
+
+#: By kind, the handle over that of what is stored; the other kinds are given that itself.
+OVER_STORED: dict[str, Callable[[Any, Any], Handle]] = {"reducing": FoldedReducing, "aggregating": FoldedAggregating}
 
 
 def merge_namespaces(

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
+    from tidegate.state.timers import TimerTable
+
     Column: TypeAlias = pa.Array | pa.ChunkedArray | np.ndarray[Any, Any]
+    #: What a backend gives for a declaration.
+    Handle: TypeAlias = (
+        "ValueHandle[Any] | ListHandle[Any] | MapHandle[Any, Any] | ReducingHandle[Any] | AggregatingHandle[Any, Any]"
+        " | TimerTable"
+    )
 
 Extreme: TypeAlias = Literal["min", "max"]
 

@@ -4,7 +4,7 @@ A state is a table, in one of two layouts with the same stored form: dictionarie
 for numbers that are used in batches (state/heap_columns.py). Both are copied piece by piece on the first write after a
 snapshot began, so the synchronous part of a snapshot takes microseconds whatever the size of the state.
 
-State with a TTL is in dictionaries of `Timed` values (state/timed.py), also where columns were asked for.
+State with a TTL is in dictionaries of `Timed` values (state/ttl.py), also where columns were asked for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidegate.state.backend import KeyedSnapshot, Section
-from tidegate.state.declarations import Declaration, ListState, MapState, StoredValue, ValueState
+from tidegate.state.declarations import Declaration, StoredList, StoredMap, StoredValue, ValueState
 from tidegate.state.direct import DirectAccess
 from tidegate.state.fitting import Intake, heap_intake
 from tidegate.state.heap_columns import ColumnTable, ColumnValue, fits_columns
@@ -28,8 +28,7 @@ from tidegate.state.section_writer import SectionWriter
 from tidegate.state.table_backend import StateTable, TableBackend
 
 if TYPE_CHECKING:
-    from tidegate.state.backend import Handle
-    from tidegate.state.handles import ValueHandle
+    from tidegate.state.handles import Handle
     from tidegate.state.keys import KeyType
     from tidegate.state.timers import TimerState
     from tidegate.types import DataType
@@ -77,10 +76,10 @@ class HeapStateBackend(TableBackend[Table]):
     def _intake(self, declaration: Declaration, data_type: DataType) -> Intake:
         return heap_intake(declaration, data_type)
 
-    def _intake_of_map_keys(self, declaration: MapState[Any, Any]) -> Intake:
+    def _intake_of_map_keys(self, declaration: StoredMap) -> Intake:
         return Intake(map_key_fit(declaration), None)
 
-    def _new_plain_value(self, declaration: StoredValue, columnar: bool) -> tuple[Table, ValueHandle[Any]]:
+    def _new_plain_value(self, declaration: StoredValue, columnar: bool) -> tuple[Table, Handle]:
         if columnar and isinstance(declaration, ValueState) and fits_columns(declaration):
             columns = ColumnTable(declaration, self.key_type, self._incremental)
             return columns, ColumnValue(declaration, columns, self._current)
@@ -90,10 +89,10 @@ class HeapStateBackend(TableBackend[Table]):
     def _new_values(self, declaration: StoredValue) -> ValueTable:
         return ValueTable(declaration.ttl is not None)
 
-    def _new_lists(self, declaration: ListState[Any]) -> ListTable:
+    def _new_lists(self, declaration: StoredList) -> ListTable:
         return ListTable(declaration.ttl is not None)
 
-    def _new_maps(self, declaration: MapState[Any, Any]) -> MapTable:
+    def _new_maps(self, declaration: StoredMap) -> MapTable:
         return MapTable(declaration.ttl is not None)
 
     def _new_timers(self, declaration: TimerState) -> tuple[Table, Handle]:
@@ -110,9 +109,7 @@ class HeapStateBackend(TableBackend[Table]):
 
     def direct(self) -> DirectAccess:
         values = {
-            name: value
-            for name, (_, _, handle) in self._states.items()
-            if isinstance(handle, DictValue) and (value := handle.direct()) is not None
+            name: handle.direct() for name, (_, _, handle) in self._states.items() if isinstance(handle, DictValue)
         }
         return DirectAccess(self._current, chunks_of, values)
 

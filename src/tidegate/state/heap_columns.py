@@ -34,9 +34,9 @@ from tidegate.state.heap_tables import NO_KEY, refuse_without_key
 from tidegate.state.heap_text_index import new_index
 from tidegate.state.key_columns import plain_array
 from tidegate.state.namespaces import is_namespaced
-from tidegate.state.one_by_one import EXTREMES
 from tidegate.state.running_folds import running_folds, with_rows_passed_over
 from tidegate.state.sections import PIECE_ROWS
+from tidegate.state.value_handles import EXTREMES
 
 if TYPE_CHECKING:
     from tidegate.state.declarations import ValueState

@@ -126,7 +126,7 @@ class DictTable(ABC):
     __slots__ = ("_lock", "_snapshots", "chunks", "fresh", "owned", "timed")
 
     def __init__(self, timed: bool = False) -> None:
-        self.timed = timed  #: what is kept are `Timed` (state/timed.py)
+        self.timed = timed  #: what is kept are `Timed` (state/ttl.py)
         self.chunks: list[Chunk] = [*({} for _ in range(CHUNKS)), _NoCurrentKey()]
         self.owned = bytearray(_ALL + b"\x01")
         self.fresh: list[set[Any] | None] = [None] * (CHUNKS + 1)

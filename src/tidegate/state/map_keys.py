@@ -16,11 +16,11 @@ from tidegate.state.key_codec import NAN, canonical_decimal
 from tidegate.types.containers import DataclassType, OptionalType, TupleType
 
 if TYPE_CHECKING:
-    from tidegate.state.declarations import MapState
+    from tidegate.state.declarations import StoredMap
     from tidegate.types import DataType
 
 
-def map_key_fit(declaration: MapState[Any, Any]) -> Callable[[Any], Any]:
+def map_key_fit(declaration: StoredMap) -> Callable[[Any], Any]:
     """Takes keys into one map state: checked, and the same to the bit where they are one key."""
     fit, canonical = Fitter(declaration, declaration.key_type).fit, canonical_form(declaration.key_type)
     return fit if canonical is None else lambda key: canonical(fit(key))

@@ -2,7 +2,7 @@
 path.
 
 A table keeps elements and entries in a form of its own (`Intake`: in and out of it). With a TTL it keeps each as a `Timed`
-(state/timed.py), and the handle looks away from what has expired.
+(state/ttl.py), and the handle looks away from what has expired.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from tidegate.state.handles import ListHandle, MapHandle
 if TYPE_CHECKING:
     from tidegate.state.fitting import Intake
     from tidegate.state.heap_tables import CurrentKey
-    from tidegate.state.timed import Timed
-    from tidegate.state.ttl import Lifetime
+    from tidegate.state.ttl import Lifetime, Timed
 
 T = TypeVar("T")
 K = TypeVar("K")

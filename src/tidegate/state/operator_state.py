@@ -20,7 +20,7 @@ Invariant 2. No value is changed in place: mutable ones are copied on the way in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
@@ -29,10 +29,11 @@ import pyarrow as pa
 from tidegate.errors import CheckpointDamaged, ConfigurationError, TypeDeclarationError
 from tidegate.ids import KeyGroup
 from tidegate.state.backend import Section
-from tidegate.state.declarations import Declaration, ListState, MapState
-from tidegate.state.fitting import Fitter
-from tidegate.state.handles import ListHandle, MapHandle
+from tidegate.state.declarations import ABSENT, Declaration, ListState, MapState
+from tidegate.state.fitting import Intake, heap_intake
+from tidegate.state.heap_tables import CurrentKey
 from tidegate.state.map_keys import map_key_fit
+from tidegate.state.nested_handles import KeptList, KeptMap
 from tidegate.state.raw_state import RAW_KINDS, RawInput, RawOutput, raw_sections
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ V = TypeVar("V")
 
 OperatorKind = Literal["operator-list", "operator-union", "operator-broadcast"]
 NOT_KEYED = KeyGroup(-1)
-_MISSING: Any = object()
 _OFFERED_AS: dict[str, str] = {
     "operator-list": "list_state",
     "operator-union": "union_list_state",
@@ -52,109 +52,95 @@ _OFFERED_AS: dict[str, str] = {
 }
 
 
-class OperatorList(ListHandle[T]):
-    """The elements of one subtask."""
+class SharedElements:
+    """The elements of one subtask's list: implements nested_handles.KeptLists."""
 
-    __slots__ = ("_copy", "_fit", "_shared", "elements")
+    __slots__ = ("elements", "is_shared")
 
-    def __init__(self, declaration: ListState[T], elements: list[Any]) -> None:
-        self.elements = elements  #: not to be changed while `_shared`
-        self._shared = False
-        self._fit = Fitter(declaration, declaration.value_type).fit
-        self._copy = declaration.value_type.copy
+    def __init__(self, elements: list[Any]) -> None:
+        self.elements = elements  #: not to be changed while `is_shared`
+        self.is_shared = False
 
-    def get(self) -> list[T]:
-        return list(map(self._copy, self.elements))
-
-    def add(self, value: T) -> None:
-        self.add_all((value,))
-
-    def add_all(self, values: Iterable[T]) -> None:
-        fitted = [self._fit(value) for value in values]  # all or none: a misfit leaves the list as it was
-        if self._shared:
-            self._become(self.elements.copy())
-        self.elements.extend(fitted)
-
-    def set(self, values: Iterable[T]) -> None:
-        self._become([self._fit(value) for value in values])
-
-    def clear(self) -> None:
-        self._become([])
-
-    def __len__(self) -> int:
-        return len(self.elements)
-
-    def share(self) -> list[Any]:
-        self._shared = True
+    def whole(self, at: CurrentKey) -> list[Any]:
         return self.elements
 
-    def _become(self, elements: list[Any]) -> None:
-        self.elements = elements
-        self._shared = False
+    def add(self, at: CurrentKey, kept: list[Any]) -> None:
+        if self.is_shared:
+            self.replace(at, self.elements + kept)
+        else:
+            self.elements.extend(kept)
+
+    def replace(self, at: CurrentKey, kept: list[Any]) -> None:
+        self.elements, self.is_shared = kept, False
 
 
-class BroadcastMap(MapHandle[K, V]):
+class SharedEntries:
+    """The entries of one subtask's map: implements nested_handles.KeptMaps."""
+
+    __slots__ = ("entries", "is_shared")
+
+    def __init__(self, entries: dict[Any, Any]) -> None:
+        self.entries = entries  #: not to be changed while `is_shared`
+        self.is_shared = False
+
+    def entry(self, at: CurrentKey, map_key: Any) -> Any:
+        return self.entries.get(map_key, ABSENT)
+
+    def seen(self, at: CurrentKey) -> list[tuple[Any, Any]]:
+        return list(self.entries.items())
+
+    def count(self, at: CurrentKey) -> int:
+        return len(self.entries)
+
+    def put(self, at: CurrentKey, entries: dict[Any, Any]) -> None:
+        self._own().update(entries)
+
+    def remove(self, at: CurrentKey, map_key: Any) -> None:
+        if map_key in self.entries:
+            del self._own()[map_key]
+
+    def clear(self, at: CurrentKey) -> None:
+        self.entries, self.is_shared = {}, False
+
+    def _own(self) -> dict[Any, Any]:
+        if self.is_shared:
+            self.entries, self.is_shared = self.entries.copy(), False
+        return self.entries
+
+
+class OperatorList(KeptList[T]):
+    """The elements of one subtask."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self, declaration: ListState[T], elements: list[Any]) -> None:
+        self._held = SharedElements(elements)
+        super().__init__(self._held, CurrentKey(), heap_intake(declaration, declaration.value_type))
+
+    def __len__(self) -> int:
+        return len(self._held.elements)
+
+    def share(self) -> list[Any]:
+        self._held.is_shared = True
+        return self._held.elements
+
+
+class BroadcastMap(KeptMap[K, V]):
     """One subtask's copy of a map that is the same in all subtasks.
 
     Classic mistake: to write it while working on an element that not every subtask gets. Only the broadcast side may.
     """
 
-    __slots__ = ("_copy", "_fit_key", "_fit_value", "_shared", "entries")
+    __slots__ = ("_held",)
 
     def __init__(self, declaration: MapState[K, V], entries: dict[Any, Any]) -> None:
-        self.entries = entries  #: not to be changed while `_shared`
-        self._shared = False
-        self._fit_key = map_key_fit(declaration)
-        self._fit_value = Fitter(declaration, declaration.value_type).fit
-        self._copy = declaration.value_type.copy
-
-    def get(self, key: K, default: V | None = None) -> V | None:
-        value = self.entries.get(self._fit_key(key), _MISSING)
-        return default if value is _MISSING else self._copy(value)
-
-    def put(self, key: K, value: V) -> None:
-        self.put_all([(key, value)])
-
-    def put_all(self, entries: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
-        pairs = entries.items() if isinstance(entries, Mapping) else entries
-        fitted = {self._fit_key(key): self._fit_value(value) for key, value in pairs}
-        self._own()
-        self.entries.update(fitted)
-
-    def remove(self, key: K) -> None:
-        fitted = self._fit_key(key)
-        if fitted in self.entries:
-            self._own()
-            del self.entries[fitted]
-
-    def contains(self, key: K) -> bool:
-        return self._fit_key(key) in self.entries
-
-    def items(self) -> Iterator[tuple[K, V]]:
-        copy = self._copy
-        return ((key, copy(value)) for key, value in list(self.entries.items()))
-
-    def keys(self) -> Iterator[K]:
-        return iter(list(self.entries))
-
-    def values(self) -> Iterator[V]:
-        return map(self._copy, list(self.entries.values()))
-
-    def clear(self) -> None:
-        self.entries = {}
-        self._shared = False
-
-    def __len__(self) -> int:
-        return len(self.entries)
+        self._held = SharedEntries(entries)
+        keys = Intake(map_key_fit(declaration), None)
+        super().__init__(self._held, CurrentKey(), keys, heap_intake(declaration, declaration.value_type))
 
     def share(self) -> dict[Any, Any]:
-        self._shared = True
-        return self.entries
-
-    def _own(self) -> None:
-        if self._shared:
-            self.entries = self.entries.copy()
-            self._shared = False
+        self._held.is_shared = True
+        return self._held.entries
 
 
 @dataclass(frozen=True, slots=True)

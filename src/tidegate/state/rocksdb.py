@@ -32,7 +32,7 @@ from tidegate.errors import ProtocolViolation
 from tidegate.state.backend import KeyedSnapshot, LocalFile, Section, StoredFolder
 from tidegate.state.cold import Cold, FrozenCold
 from tidegate.state.cold_table import ColdTable
-from tidegate.state.declarations import Declaration, ListState, MapState, StoredValue, ValueState
+from tidegate.state.declarations import Declaration, StoredList, StoredMap, StoredValue, ValueState
 from tidegate.state.hot_table import HotTable
 from tidegate.state.key_groups import overlap
 from tidegate.state.rocksdb_cache import Table
@@ -47,7 +47,7 @@ from tidegate.state.rocksdb_rows import MapKeys, cells_of
 from tidegate.state.rocksdb_sections import stored_sections
 from tidegate.state.rocksdb_store import Family, RocksStore, RowFormat, StoredStates, local_disk, row_format
 from tidegate.state.rocksdb_timers import RocksTimers
-from tidegate.state.rocksdb_values import ColdValues, rocks_intake, rocks_value
+from tidegate.state.rocksdb_values import ColdValues, rocks_intake
 from tidegate.state.run_files import RunsOf, runs_of, taken_over
 from tidegate.state.runs import RUN_SUFFIX
 from tidegate.state.table_backend import TableBackend
@@ -55,9 +55,8 @@ from tidegate.state.table_backend import TableBackend
 if TYPE_CHECKING:
     from rocksdict import Options
 
-    from tidegate.state.backend import Handle
     from tidegate.state.fitting import Intake
-    from tidegate.state.handles import ValueHandle
+    from tidegate.state.handles import Handle
     from tidegate.state.keys import KeyType
     from tidegate.state.timers import TimerState
     from tidegate.types import DataType
@@ -110,15 +109,14 @@ class RocksStateBackend(TableBackend[Table]):
     def _intake(self, declaration: Declaration, data_type: DataType) -> Intake:
         return rocks_intake(declaration, cells_of(data_type))
 
-    def _intake_of_map_keys(self, declaration: MapState[Any, Any]) -> Intake:
+    def _intake_of_map_keys(self, declaration: StoredMap) -> Intake:
         return rocks_intake(declaration, MapKeys(declaration.key_type))
 
-    def _new_plain_value(self, declaration: StoredValue, columnar: bool) -> tuple[Table, ValueHandle[Any]]:
+    def _new_plain_value(self, declaration: StoredValue, columnar: bool) -> tuple[Table, Handle]:
         if columnar and isinstance(declaration, ValueState) and declaration.value_type.numpy is not None:
             columns = self._with_runs(ColdColumns, declaration)
             return columns, ColdColumnValue(declaration, columns)
-        values = self._new_values(declaration)
-        return values, rocks_value(declaration, values)
+        return super()._new_plain_value(declaration, columnar)
 
     def _with_runs(self, table_class: type[ColdT], declaration: Any) -> ColdT:
         table = table_class(declaration, *self._surroundings())
@@ -131,10 +129,10 @@ class RocksStateBackend(TableBackend[Table]):
     def _new_values(self, declaration: StoredValue) -> ColdValues:
         return self._with_runs(ColdValues, declaration)
 
-    def _new_lists(self, declaration: ListState[Any]) -> RocksLists:
+    def _new_lists(self, declaration: StoredList) -> RocksLists:
         return self._with_runs(RocksLists, declaration)
 
-    def _new_maps(self, declaration: MapState[Any, Any]) -> RocksMaps:
+    def _new_maps(self, declaration: StoredMap) -> RocksMaps:
         return self._with_runs(RocksMaps, declaration)
 
     def _new_timers(self, declaration: TimerState) -> tuple[Table, Handle]:

@@ -132,7 +132,7 @@ class RocksLists(HotRows):
                 cells.append(encode_elements([to_cell(admit(element)) for element in elements]))
         self.load_parts(keys, [[first]] * len(keys), pa.array(cells, pa.large_binary()))
 
-    # -- with a TTL, elements are `Timed` (state/timed.py) ----------------------------------------------------------
+    # -- with a TTL, elements are `Timed` (state/ttl.py) ----------------------------------------------------------
 
     def _is_live(self, cell: bytes, now_ms: int) -> bool:
         return any(expiry_of(element) > now_ms for element in decode_elements(cell))

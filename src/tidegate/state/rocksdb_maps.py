@@ -21,7 +21,7 @@ from tidegate.state.rocksdb_rows import MapKeys, expiries_of, expiry_of
 from tidegate.state.runs import take
 
 if TYPE_CHECKING:
-    from tidegate.state.declarations import MapState
+    from tidegate.state.declarations import StoredMap
     from tidegate.state.heap_tables import CurrentKey
     from tidegate.state.hot_table import Rows
     from tidegate.state.runs import Columns
@@ -66,7 +66,7 @@ class RocksMaps(HotRows):
 
     tiers = (ENTRIES,)
 
-    def __init__(self, declaration: MapState[Any, Any], *surroundings: Any) -> None:
+    def __init__(self, declaration: StoredMap, *surroundings: Any) -> None:
         self.keys = MapKeys(declaration.key_type)
         self._mean_entry_bytes = ENTRY_BYTES
         super().__init__(declaration, *surroundings)
@@ -210,7 +210,7 @@ class RocksMaps(HotRows):
         cells = pa.array([to_cell(admit(kept)) for kept in reader.kept(rows)], pa.large_binary())
         self.load_parts(reader.keys(rows), parts, cells)
 
-    # -- with a TTL, values are `Timed` (state/timed.py) ------------------------------------------------------------
+    # -- with a TTL, values are `Timed` (state/ttl.py) ------------------------------------------------------------
 
     def _is_live(self, cell: bytes, now_ms: int) -> bool:
         return expiry_of(cell) > now_ms

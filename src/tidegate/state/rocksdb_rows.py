@@ -262,7 +262,7 @@ def cells_of(data_type: DataType) -> Cells:
     return PlainScalarCells(data_type, form) if isinstance(scalar, ScalarType) else PlainCells(data_type, form)
 
 
-# -- values that expire (state/timed.py) -------------------------------------------------------------------------------
+# -- values that expire (state/ttl.py) -------------------------------------------------------------------------------
 
 
 class TimedCells(Cells):

@@ -16,6 +16,7 @@ import pyarrow as pa
 from tidegate.errors import StateTooLarge
 from tidegate.ids import KeyGroup
 from tidegate.state.backend import Section
+from tidegate.state.declarations import ROWS
 from tidegate.state.rocksdb_keys import GROUP_BYTES, SEQUENCE_BYTES, address_in, group_of, group_prefix, parts_of
 from tidegate.state.rocksdb_plain import offsets_of
 from tidegate.state.rocksdb_rows import (
@@ -69,14 +70,14 @@ def _in_sections(batches: Iterator[pa.RecordBatch], section_bytes: int) -> Itera
 
 def _live(written: RowFormat, rows: Iterator[RowPair], now_ms: int) -> Iterator[RowPair]:
     for row_key, stored in rows:
-        cell = live_elements(stored, now_ms)[0] if written.kind == "list" else live_cell(stored, now_ms)
+        cell = live_elements(stored, now_ms)[0] if ROWS[written.kind] == "list" else live_cell(stored, now_ms)
         if cell is not None:
             yield row_key, cell
 
 
 def _batches(written: RowFormat, rows: Iterator[RowPair], piece_bytes: int) -> Iterator[pa.RecordBatch]:
-    columns = _COLUMNS[written.kind]
-    is_list = written.kind == "list"
+    columns = _timer_columns if written.kind == "timer" else _COLUMNS[ROWS[written.kind]]
+    is_list = ROWS[written.kind] == "list"
     piece: list[RowPair] = []
     size = 0
     for row in rows:
@@ -141,14 +142,7 @@ def _timer_columns(written: RowFormat, rows: list[RowPair]) -> pa.RecordBatch:
     return _batch([timer_parts(row_key) for row_key, _ in rows], {"value": column}, None)
 
 
-_COLUMNS = {
-    "value": _value_columns,
-    "reducing": _value_columns,
-    "aggregating": _value_columns,
-    "list": _list_columns,
-    "map": _map_columns,
-    "timer": _timer_columns,
-}
+_COLUMNS = {"value": _value_columns, "list": _list_columns, "map": _map_columns}
 
 
 def _int64(expiries: list[int] | None) -> pa.Array | None:

@@ -34,7 +34,7 @@ import pyarrow as pa
 from rocksdict import AccessType, Checkpoint, Options, Rdict, WriteBatch
 
 from tidegate.errors import CheckpointDamaged, StorageError
-from tidegate.state.declarations import Declaration, MapState
+from tidegate.state.declarations import Declaration, StoredMap
 from tidegate.state.rocksdb_keys import end_of
 from tidegate.state.rocksdb_options import without_log
 from tidegate.state.rocksdb_rows import ROW_FORMAT_VERSION, cells_for, cells_of
@@ -68,7 +68,7 @@ class RowFormat(msgspec.Struct, frozen=True):
 def row_format(declaration: Declaration) -> RowFormat:
     fields = [("value", declaration.value_type.arrow)]
     map_key_layout = None
-    if isinstance(declaration, MapState):
+    if isinstance(declaration, StoredMap):
         fields.append(("map_key", declaration.key_type.arrow))
         map_key_layout = cells_of(declaration.key_type).layout
     return RowFormat(

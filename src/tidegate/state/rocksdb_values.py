@@ -10,7 +10,7 @@ Classic mistake: to write a value into the cache and not into `dirty`. It would 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,10 +20,8 @@ from tidegate.state.cold import Changed
 from tidegate.state.cold_table import CellTable
 from tidegate.state.declarations import ABSENT
 from tidegate.state.fitting import Intake
-from tidegate.state.handles import ValueHandle
 from tidegate.state.heap_tables import NO_KEY, refuse_without_key
 from tidegate.state.hot_table import MAX_UNWRITTEN, MIN_AHEAD_ROWS, HotTable
-from tidegate.state.one_by_one import OneByOneValue
 from tidegate.state.rocksdb_cache import ENTRY_BYTES, MISSING
 from tidegate.state.rocksdb_rows import Cells, MapKeys, expiries_of
 from tidegate.state.runs import listed, take
@@ -34,9 +32,6 @@ if TYPE_CHECKING:
     from tidegate.state.heap_tables import CurrentKey
     from tidegate.state.runs import Column, Columns
     from tidegate.state.sections import SectionReader
-
-T = TypeVar("T")
-
 
 #: A batch is written so many values or bytes at a time, however little memory there is: a write costs a file.
 MIN_TOGETHER = 1024
@@ -49,6 +44,7 @@ class ColdValues(CellTable, HotTable):
     def __init__(self, declaration: StoredValue, *surroundings: Any) -> None:
         self._seen_bytes, self._seen_cells = 0, 1
         super().__init__(declaration, *surroundings)
+        self._is_sized = not self.is_numeric  #: values take more than an entry does
 
     def resize(self) -> None:
         super().resize()
@@ -134,20 +130,6 @@ class ColdValues(CellTable, HotTable):
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def put(self, key: Any, kept: Any) -> None:
-        if key is NO_KEY:
-            refuse_without_key()
-        self.dirty[key] = kept
-        if len(self.dirty) > self.dirty_limit:
-            self.write_out()
-
-    def put_sized(self, key: Any, kept: Any) -> None:
-        """A value whose size varies."""
-        self.put(key, kept)
-        self.dirty_bytes += self.cells.size_of(kept)
-        if self.dirty_bytes > self.dirty_limit_bytes:
-            self.write_out()
-
     def _take_dirty(self) -> dict[Any, Any]:
         taken, self.dirty = self.dirty, {}
         if taken:
@@ -159,17 +141,30 @@ class ColdValues(CellTable, HotTable):
             self.known.remember_all(taken, self._entry_bytes())
         return taken
 
-    # -- in the words of state/timed.py ------------------------------------------------------------------------------
+    # -- in the words of state/value_handles.py -----------------------------------------------------------------------
 
     def kept(self, at: CurrentKey) -> Any:
-        kept = self.dirty.get(at.key, MISSING)
-        return self.find(at.key) if kept is MISSING else kept
+        key = at.key
+        kept = self.dirty.get(key, MISSING)
+        return self.find(key) if kept is MISSING else kept
 
     def keep(self, at: CurrentKey, kept: Any) -> None:
-        self.put_sized(at.key, kept)
+        key = at.key
+        if key is NO_KEY:
+            refuse_without_key()
+        dirty = self.dirty
+        dirty[key] = kept
+        if self._is_sized:
+            self.dirty_bytes += self.cells.size_of(kept)
+        if len(dirty) > self.dirty_limit or self.dirty_bytes > self.dirty_limit_bytes:
+            self.write_out()
 
     def drop(self, at: CurrentKey) -> None:
-        self.put(at.key, ABSENT)
+        key = at.key
+        if key is NO_KEY:
+            refuse_without_key()
+        self.dirty[key] = ABSENT
+        self._bound()
 
     def keep_many(self, kept: Iterable[tuple[Any, Any]]) -> None:
         size_of = self.cells.size_of
@@ -255,82 +250,3 @@ def rocks_intake(declaration: Declaration, cells: Cells | MapKeys) -> Intake:
             ) from None
 
     return Intake(admit, None if isinstance(cells, MapKeys) or cells.as_objects else cells.give)
-
-
-class RocksValue(OneByOneValue[T]):
-    """Scalars: kept as objects."""
-
-    __slots__ = ("_admit", "_current", "_table")
-
-    def __init__(self, declaration: StoredValue, table: ColdValues) -> None:
-        super().__init__(declaration, table.addresses.key_type)
-        self._table = table
-        self._current = table.current
-        self._admit = rocks_intake(declaration, table.cells).admit
-
-    def get(self) -> T:
-        table, key = self._table, self._current.key
-        kept = table.dirty.get(key, MISSING)
-        if kept is MISSING:
-            kept = table.find(key)
-        return self._default if kept is ABSENT else kept  # type: ignore[no-any-return]
-
-    def set(self, value: T) -> None:
-        self._table.put_sized(self._current.key, self._admit(value))
-
-    def clear(self) -> None:
-        self._table.put(self._current.key, ABSENT)
-
-    def _read_many(self, keys: list[Any]) -> list[Any]:
-        default, give = self._default, self._table.cells.give
-        return [default if kept is ABSENT else give(kept) for kept in self._table.find_many(keys)]
-
-    def _write_many(self, values: Iterable[tuple[Any, Any]]) -> None:
-        admit = self._admit
-        self._table.keep_many([(key, admit(value)) for key, value in values])  # all or none
-
-
-class RocksIntValue(RocksValue[int]):
-    """Ints: the usual one, without a call."""
-
-    __slots__ = ()
-
-    def set(self, value: int) -> None:
-        if value.__class__ is not int or not -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF:
-            value = self._admit(value)
-        table, key = self._table, self._current.key
-        if key is NO_KEY:
-            refuse_without_key()
-        dirty = table.dirty
-        dirty[key] = value
-        if len(dirty) > table.dirty_limit:
-            table.write_out()
-
-
-class RocksCellValue(RocksValue[T]):
-    """Everything else: kept as cells, so what comes out is always the caller's own."""
-
-    __slots__ = ("_copy", "_give")
-
-    def __init__(self, declaration: StoredValue, table: ColdValues) -> None:
-        super().__init__(declaration, table)
-        self._give = table.cells.give
-        self._copy = declaration.value_type.copy
-
-    def get(self) -> T:
-        table, key = self._table, self._current.key
-        kept = table.dirty.get(key, MISSING)
-        if kept is MISSING:
-            kept = table.find(key)
-        if kept is ABSENT:
-            default = self._default
-            return cast("T", default if default is None or default is ABSENT else self._copy(default))
-        return self._give(kept)  # type: ignore[no-any-return]
-
-
-def rocks_value(declaration: StoredValue, table: ColdValues) -> ValueHandle[Any]:
-    if not table.cells.as_objects:
-        return RocksCellValue(declaration, table)
-    if declaration.value_type.name == "int":
-        return RocksIntValue(declaration, table)
-    return RocksValue(declaration, table)

@@ -24,7 +24,7 @@ import pyarrow as pa
 from tidegate.errors import ProtocolViolation, StateTooLarge, TypeDeclarationError
 from tidegate.ids import KeyGroup
 from tidegate.state.backend import Section
-from tidegate.state.declarations import Declaration, MapState
+from tidegate.state.declarations import Declaration, StoredList, StoredMap
 from tidegate.state.key_codec import encode_int64s
 from tidegate.state.key_groups import key_groups as key_groups_of
 from tidegate.state.key_hash import hash_int64s
@@ -45,7 +45,7 @@ class SectionWriter:
     """Turns the keys and values of one state, in any order, into sections: one for each key group, more where it is large.
 
     Keys are those of a table: normalised, with their namespace (state/namespaces.py). Of a state with a TTL values are
-    `Timed` (state/timed.py), and those that have expired are left out.
+    `Timed` (state/ttl.py), and those that have expired are left out.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class SectionWriter:
         Only `live_entries`.
         """
         declaration = self._declaration
-        assert isinstance(declaration, MapState)
+        assert isinstance(declaration, StoredMap)
         filed = self._file(keys)
         owners = _Repeated(filed.keys, np.asarray(counts, dtype=np.int64))
         values, expiries = self._apart(kept)
@@ -265,7 +265,7 @@ class SectionWriter:
     def _too_large(self, key: Any, error: Exception) -> StateTooLarge:
         return StateTooLarge(
             f"state {self._declaration.name!r} ({self._declaration.line}) holds more than 2 GiB in one "
-            f"{'list' if self._declaration.kind == 'list' else 'value'}, under the key "
+            f"{'list' if isinstance(self._declaration, StoredList) else 'value'}, under the key "
             f"{self._key_type.denormalise(key)!r}, which cannot be stored ({error}). Spread it over the entries of a "
             "MapState, each of which is stored alone, or over more keys.",
             state=self._declaration.name,

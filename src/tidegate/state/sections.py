@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import CheckpointDamaged, TypeDeclarationError
-from tidegate.state.declarations import Declaration, MapState
+from tidegate.state.declarations import Declaration, StoredList, StoredMap
 from tidegate.state.key_codec import decode_int64s
 from tidegate.state.key_groups import key_groups as key_groups_of
 from tidegate.state.map_keys import canonical_form
@@ -47,14 +47,15 @@ PARTS = 16  #: of a piece that is as large: how finely large values are cut
 def section_schema(declaration: Declaration) -> pa.Schema:
     fields = [pa.field("key", pa.binary(), nullable=False), pa.field("namespace", pa.binary(), nullable=False)]
     value = declaration.value_type.arrow
-    if declaration.kind == "list":
+    is_list = isinstance(declaration, StoredList)
+    if is_list:
         value = pa.list_(value)
-    if isinstance(declaration, MapState):
+    if isinstance(declaration, StoredMap):
         fields.append(pa.field("map_key", declaration.key_type.arrow))
     fields.append(pa.field("value", value))
     expiry = pa.null()
     if declaration.ttl is not None:
-        expiry = pa.list_(pa.int64()) if declaration.kind == "list" else pa.int64()
+        expiry = pa.list_(pa.int64()) if is_list else pa.int64()
     fields.append(pa.field("expiry", expiry))
     return pa.schema(fields)
 
@@ -65,6 +66,7 @@ class SectionReader:
     def __init__(self, declaration: Declaration, key_type: KeyType, now_ms: int = 0) -> None:
         self.now_ms = now_ms
         self._declaration = declaration
+        self._is_list = isinstance(declaration, StoredList)
         self._key_type = key_type
 
     def keys(self, rows: pa.RecordBatch) -> list[Any]:
@@ -85,17 +87,17 @@ class SectionReader:
     def values(self, rows: pa.RecordBatch) -> list[Any]:
         """Of a list state: lists."""
         value_type = self._declaration.value_type
-        return self._read(rows, "value", ListType(value_type) if self._declaration.kind == "list" else value_type)
+        return self._read(rows, "value", ListType(value_type) if self._is_list else value_type)
 
     def live(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that have not expired. Elements of lists are told apart by `kept_lists`."""
         expiry = self._expiry(rows)
-        if expiry is None or self._declaration.kind == "list":
+        if expiry is None or self._is_list:
             return rows
         return rows.filter(pc.fill_null(pc.greater(expiry, self.now_ms), True))
 
     def kept(self, rows: pa.RecordBatch) -> list[Any]:
-        """The values as tables keep them: of a state with a TTL they are `Timed` (state/timed.py).
+        """The values as tables keep them: of a state with a TTL they are `Timed` (state/ttl.py).
 
         The time of one that was stored without a TTL begins now.
         """
@@ -138,7 +140,7 @@ class SectionReader:
         return value_type.to_arrow(self.values(rows))
 
     def map_keys(self, rows: pa.RecordBatch) -> list[Any]:
-        assert isinstance(self._declaration, MapState)
+        assert isinstance(self._declaration, StoredMap)
         keys = self._read(rows, "map_key", self._declaration.key_type)
         canonical = canonical_form(self._declaration.key_type)
         return keys if canonical is None else list(map(canonical, keys))
@@ -173,7 +175,7 @@ class SectionReader:
         column = rows.column("expiry")
         if column.null_count == len(column):
             return None
-        wanted = pa.list_(pa.int64()) if self._declaration.kind == "list" else pa.int64()
+        wanted = pa.list_(pa.int64()) if self._is_list else pa.int64()
         try:
             return column.cast(wanted)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

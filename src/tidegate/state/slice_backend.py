@@ -33,7 +33,7 @@ from tidegate.state.sections import SectionReader
 from tidegate.state.timers import MOMENT_BYTES
 
 if TYPE_CHECKING:
-    from tidegate.state.backend import Handle
+    from tidegate.state.handles import Handle
     from tidegate.state.keys import KeyType
 
 #: Of a table with the columns of the key, then `namespace`, then the accumulators.

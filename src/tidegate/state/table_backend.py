@@ -10,30 +10,22 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from tidegate.errors import ConfigurationError
 from tidegate.state.backend import KeyedStateBackend
-from tidegate.state.declarations import (
-    AggregatingState,
-    Declaration,
-    ListState,
-    MapState,
-    ReducingState,
-    StoredValue,
-)
-from tidegate.state.folding import FoldedAggregating, FoldedReducing
+from tidegate.state.declarations import Declaration, StoredList, StoredMap, StoredValue
+from tidegate.state.folding import OVER_STORED
 from tidegate.state.heap_tables import NO_KEY, CurrentKey
 from tidegate.state.key_groups import key_group
 from tidegate.state.namespaces import bare_key, in_namespace
 from tidegate.state.nested_handles import KeptList, KeptMap, TimedList, TimedMap
 from tidegate.state.sections import SectionReader
-from tidegate.state.timed import TimedValue
 from tidegate.state.timers import TimerState, timers_in_lists
 from tidegate.state.ttl import Lifetime
+from tidegate.state.value_handles import KeptValue, TimedValue
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.state.backend import Handle
     from tidegate.state.fitting import Intake
-    from tidegate.state.handles import ValueHandle
+    from tidegate.state.handles import Handle
     from tidegate.state.keys import KeyType
     from tidegate.types import DataType
 
@@ -86,58 +78,54 @@ class TableBackend(KeyedStateBackend, Generic[TableT]):
     def _new_state(self, declaration: Declaration, columnar: bool) -> tuple[TableT, Handle]:
         if isinstance(declaration, TimerState):
             return self._new_timers(declaration)
-        if isinstance(declaration, StoredValue):
-            table, value = self._new_value(declaration, columnar)
-            if isinstance(declaration, ReducingState):
-                return table, FoldedReducing(declaration, value)
-            if isinstance(declaration, AggregatingState):
-                return table, FoldedAggregating(declaration, value)
-            return table, value
-        values = self._intake(declaration, declaration.value_type)
-        lifetime = None if declaration.ttl is None else Lifetime(declaration.ttl, self._wall_clock)
-        if isinstance(declaration, ListState):
-            lists: Any = self._new_lists(declaration)
-            if lifetime is None:
-                return lists, KeptList(lists, self._current, values)
-            return lists, TimedList(lists, self._current, values, lifetime)
-        assert isinstance(declaration, MapState)
-        maps: Any = self._new_maps(declaration)
-        keys = self._intake_of_map_keys(declaration)
-        if lifetime is None:
-            return maps, KeptMap(maps, self._current, keys, values)
-        return maps, TimedMap(maps, self._current, keys, values, lifetime)
+        if isinstance(declaration, StoredValue) and declaration.ttl is None:
+            table, handle = self._new_plain_value(declaration, columnar)
+        else:
+            table, handle = self._new_table(declaration)
+        over = OVER_STORED.get(declaration.kind)
+        return table, handle if over is None else over(declaration, handle)
 
-    def _new_value(self, declaration: StoredValue, columnar: bool) -> tuple[TableT, ValueHandle[Any]]:
-        if declaration.ttl is None:
-            return self._new_plain_value(declaration, columnar)
-        table: Any = self._new_values(declaration)
-        lifetime, intake = (
-            Lifetime(declaration.ttl, self._wall_clock),
-            self._intake(declaration, declaration.value_type),
-        )
-        return table, TimedValue(declaration, table, self._current, self.key_type, intake, lifetime)
+    def _new_plain_value(self, declaration: StoredValue, columnar: bool) -> tuple[TableT, Handle]:
+        """Without a TTL. A backend that has columns, or a quicker handle, gives that."""
+        return self._new_table(declaration)
+
+    def _new_table(self, declaration: Declaration) -> tuple[TableT, Handle]:
+        current, values = self._current, self._intake(declaration, declaration.value_type)
+        lifetime = None if declaration.ttl is None else Lifetime(declaration.ttl, self._wall_clock)
+        table: Any
+        if isinstance(declaration, StoredValue):
+            table = self._new_values(declaration)
+            if lifetime is None:
+                return table, KeptValue(declaration, table, current, self.key_type, values)
+            return table, TimedValue(declaration, table, current, self.key_type, values, lifetime)
+        if isinstance(declaration, StoredList):
+            table = self._new_lists(declaration)
+            if lifetime is None:
+                return table, KeptList(table, current, values)
+            return table, TimedList(table, current, values, lifetime)
+        assert isinstance(declaration, StoredMap)
+        table, keys = self._new_maps(declaration), self._intake_of_map_keys(declaration)
+        if lifetime is None:
+            return table, KeptMap(table, current, keys, values)
+        return table, TimedMap(table, current, keys, values, lifetime)
 
     @abstractmethod
     def _intake(self, declaration: Declaration, data_type: DataType) -> Intake:
         """In and out of the form in which this backend keeps values of a type."""
 
     @abstractmethod
-    def _intake_of_map_keys(self, declaration: MapState[Any, Any]) -> Intake: ...
-
-    @abstractmethod
-    def _new_plain_value(self, declaration: StoredValue, columnar: bool) -> tuple[TableT, ValueHandle[Any]]:
-        """Without a TTL, and as fast as can be: its handle is the backend's own."""
+    def _intake_of_map_keys(self, declaration: StoredMap) -> Intake: ...
 
     @abstractmethod
     def _new_values(self, declaration: StoredValue) -> TableT:
-        """`KeptValues` (state/timed.py) too."""
+        """`KeptValues` (state/value_handles.py) too."""
 
     @abstractmethod
-    def _new_lists(self, declaration: ListState[Any]) -> TableT:
+    def _new_lists(self, declaration: StoredList) -> TableT:
         """`KeptLists` (state/nested_handles.py) too."""
 
     @abstractmethod
-    def _new_maps(self, declaration: MapState[Any, Any]) -> TableT:
+    def _new_maps(self, declaration: StoredMap) -> TableT:
         """`KeptMaps` (state/nested_handles.py) too."""
 
     @abstractmethod

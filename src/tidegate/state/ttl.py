@@ -3,20 +3,27 @@
 Time is processing time, the wall clock of the worker, in milliseconds since 1970; it is stored as the moment at which an
 entry expires, not as the moment at which it was written. So a changed duration counts for what is written from then on.
 
-Each entry has its own expiry: the value of a key, an element of a list, an entry of a map.
+Each entry has its own expiry: the value of a key, an element of a list, an entry of a map. It is kept together with it, and so
+is a value of another type, `Timed`, for every backend. A `Timed` is never changed, only replaced. Tables keep them as they keep
+any value; rows have the expiry in a column beside the value (state/sections.py), and cells before it (state/rocksdb_rows.py).
+
+A read never removes anything: it looks away from what has expired (state/value_handles.py, state/nested_handles.py), and the
+backend's clean-up takes it later. With `update="read_and_write"` a read writes: each entry that it gives out begins its time
+anew. An entry that has expired is not refreshed, also where it may still be returned: it is as good as gone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from tidegate.durations import Duration, seconds
 from tidegate.errors import ConfigurationError
 
 Update = Literal["write", "read_and_write"]
 Visibility = Literal["never_return_expired", "return_expired_if_not_cleaned_up"]
+Timed = tuple[Any, int]  #: a value as it is kept, and its expiry (ms since 1970)
 
 _LONGEST_MS = 2**53  #: more than 285,000 years; with any date of today it stays far inside 64 bits
 
