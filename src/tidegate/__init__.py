@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from tidegate.functions.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor, Timestamped
     from tidegate.functions.failed_records import FailedRecord
     from tidegate.functions.lookups import LookupCache, LookupSource
+    from tidegate.functions.merging import Accumulator
     from tidegate.functions.process import (
         BroadcastContext,
         BroadcastProcessFunction,
@@ -153,7 +154,6 @@ if TYPE_CHECKING:
     from tidegate.savepoints.reading import Savepoint
     from tidegate.state.broadcast import BroadcastState
     from tidegate.state.declarations import AggregatingState, ListState, MapState, ReducingState, ValueState
-    from tidegate.state.merging import Accumulator
     from tidegate.state.ttl import Ttl
     from tidegate.types import Pickled
 
@@ -250,7 +250,7 @@ _HOMES = {
     "CoGroupFunction": "tidegate.functions.window_joins",
     "WindowedStream": "tidegate.api.windowed",
     "WindowResults": "tidegate.api.results",
-    "Accumulator": "tidegate.state.merging",
+    "Accumulator": "tidegate.functions.merging",
     "CheckpointDamaged": "tidegate.errors",
     "ConfigurationError": "tidegate.errors",
     "JobFailed": "tidegate.errors",

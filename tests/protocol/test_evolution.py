@@ -17,11 +17,11 @@ from tidegate.errors import ConfigurationError, TypeDeclarationError
 from tidegate.graph.plan import plan_job
 from tidegate.protocol.checkpoint_events import StopMode
 from tidegate.state.declarations import declared_states
-from tidegate.state.evolution import Fit, evolve
 from tidegate.testing.crash_points import Crash
 from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
 from tidegate.testing.runner import AllDriversDied, Ask, InProcessRun
 from tidegate.types import data_type
+from tidegate.types.evolution import Fit, evolve
 
 SOURCE = Numbered(1, splits=5, per_split=40, rows_per_poll=(2, 1, 0))
 

@@ -17,10 +17,10 @@ from tidegate.batch import Batch
 from tidegate.coordinator.observing import JobStatus
 from tidegate.graph.forms import forms
 from tidegate.graph.plan import plan_job
-from tidegate.state.join_rows import JoinRows
 from tidegate.state.keys import key_type
-from tidegate.state.slice_backend import KeyColumns
 from tidegate.task.operators.column_join import ColumnJoinOperator
+from tidegate.task.rows.backend import KeyColumns
+from tidegate.task.rows.joins import JoinRows
 from tidegate.testing.runner import run_in_process
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -11,9 +11,9 @@ from rocksdb_kit import rocks_backends
 from set_state import SetState, known_to_the_product
 from state_backends import EVERY_BACKEND, Backends, backends_of
 
+from tidegate.savepoints.canonical_rows import canonical_rows
 from tidegate.savepoints.editing import new_savepoint
 from tidegate.state.backend import bind_states
-from tidegate.state.canonical_rows import canonical_rows
 from tidegate.state.keys import key_type
 from tidegate.state.ttl import Ttl
 from tidegate.testing.clock import ManualClock

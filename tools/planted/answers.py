@@ -166,7 +166,7 @@ MUTANTS = (
     Mutant(
         "a-hash-is-a-key",
         "a join over columns takes keys of one hash for one key",
-        (Change("state/join_rows.py", "            if not same.all():\n", "            if False:\n"),),
+        (Change("task/rows/joins.py", "            if not same.all():\n", "            if False:\n"),),
         ("tests/unit/test_column_joins.py",),
     ),
     Mutant(
@@ -174,7 +174,7 @@ MUTANTS = (
         "a join over columns forgets by a restore which records have met somebody",
         (
             Change(
-                "state/join_rows.py",
+                "task/rows/joins.py",
                 "        met = rows.column(MET).to_numpy().astype(np.bool_)\n",
                 "        met = np.zeros(rows.num_rows, np.bool_)\n",
             ),

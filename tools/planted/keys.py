@@ -12,7 +12,7 @@ MUTANTS = (
         "pyarrow makes one type of the keys of a batch, so that ints beside a float become floats",
         (
             Change(
-                "state/key_arrays.py",
+                "task/operators/column_keys.py",
                 "    if len(different) == 1:\n",
                 "    if {*different} <= {int, float}:\n        return [(None, pa.array(plain))]\n    if len(different) == 1:\n",
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from tidegate.state.key_selector import KeySelector
+from tidegate.graph.key_selector import KeySelector
 
 if TYPE_CHECKING:
     from tidegate.api.streams import DataStream

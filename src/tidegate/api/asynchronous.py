@@ -26,8 +26,8 @@ from tidegate.functions.asynchronous import (
 )
 from tidegate.functions.lookups import FunctionSource, LookupCache, LookupJoin, LookupSource
 from tidegate.graph import specs
+from tidegate.graph.key_selector import KeySelector
 from tidegate.state.declarations import ListState, declared_states
-from tidegate.state.key_selector import KeySelector
 from tidegate.types import RecordType, record_type, return_annotation_of
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from tidegate.api.user_line import calling_line
 from tidegate.errors import ConfigurationError, GraphError
 from tidegate.functions.failed_records import on_error_of
 from tidegate.graph import specs
+from tidegate.graph.key_selector import KeySelector
 from tidegate.graph.logical import MAIN_OUTPUT, Edge, Operator, Partitioning
 from tidegate.graph.partitioner import Partitioner
 from tidegate.graph.user_code import check_states
 from tidegate.ids import OperatorUid
-from tidegate.state.key_selector import KeySelector
 from tidegate.types import RecordType
 
 if TYPE_CHECKING:

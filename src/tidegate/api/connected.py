@@ -28,7 +28,7 @@ from tidegate.graph import specs
 
 if TYPE_CHECKING:
     from tidegate.api.streams import DataStream
-    from tidegate.state.key_selector import KeySelector
+    from tidegate.graph.key_selector import KeySelector
 
 A = TypeVar("A", default=Any)  #: of the first stream's records
 B = TypeVar("B", default=Any)

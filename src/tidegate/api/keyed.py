@@ -22,9 +22,9 @@ from tidegate.functions.process import KeyedBatchFunction, KeyedProcessFunction
 from tidegate.functions.windows import CountWindows
 from tidegate.graph import specs
 from tidegate.graph.function_text import text_of
-from tidegate.state.canonical_rows import column_type
+from tidegate.graph.key_selector import KeySelector
 from tidegate.state.declarations import declared_states
-from tidegate.state.key_selector import KeySelector
+from tidegate.state.key_columns import column_type
 from tidegate.types import Pickled, RecordType, record_type
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import pyarrow.types as pat
 
 from tidegate.api.user_line import calling_line
 from tidegate.errors import ConfigurationError, GraphError, KeyTypeError
-from tidegate.state.canonical_rows import column_type
-from tidegate.state.key_selector import KeySelector
+from tidegate.graph.key_selector import KeySelector
+from tidegate.state.key_columns import column_type
 from tidegate.state.keys import TupleKey, common_key_type, key_type
 from tidegate.types import DataType, RecordType, field_type, return_annotation_of
 from tidegate.types.records import DataclassRecords, ScalarRecords, SchemaRecords, TupleRecords

@@ -11,12 +11,12 @@ import pyarrow as pa
 from tidegate.errors import TypeDeclarationError
 from tidegate.functions.process import Context, KeyedBatchFunction
 from tidegate.graph.specs import RowByRow
-from tidegate.state.canonical_rows import column_type
 from tidegate.state.declarations import ValueState
+from tidegate.state.key_columns import column_type
 from tidegate.types import data_type
 
 if TYPE_CHECKING:
-    from tidegate.state.key_selector import KeySelector
+    from tidegate.graph.key_selector import KeySelector
     from tidegate.types import RecordType
 
 

@@ -25,14 +25,14 @@ from tidegate.functions.windowed import WindowFunction
 from tidegate.functions.windows import AlignedWindows, EventTimeSessionWindows
 from tidegate.graph import specs
 from tidegate.graph.logical import MAIN_OUTPUT
-from tidegate.state.canonical_rows import column_type
 from tidegate.state.declarations import AggregatingState, Declaration, ListState, ReducingState
+from tidegate.state.key_columns import column_type
 from tidegate.state.keys import TupleKey
 from tidegate.types import RecordType, field_type, record_type, stored_annotation
 
 if TYPE_CHECKING:
     from tidegate.api.keyed import KeyedStream
-    from tidegate.state.key_selector import KeySelector
+    from tidegate.graph.key_selector import KeySelector
 
 K = TypeVar("K", default=Any)  #: of the keys
 T = TypeVar("T", default=Any)  #: of the records

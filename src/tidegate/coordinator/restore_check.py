@@ -18,11 +18,11 @@ from tidegate.functions.process import has_timers
 from tidegate.graph.plan import JobPlan, PlannedOperator
 from tidegate.graph.specs import WindowSpec, keys_of, user_function_of
 from tidegate.ids import EVENT_TIMERS, PROCESSING_TIMERS
-from tidegate.state.canonical_rows import key_type_named
+from tidegate.savepoints.canonical_rows import key_type_named
 from tidegate.state.declarations import Declaration, StoredList, StoredMap, declared_states
-from tidegate.state.evolution import Evolution, Fit, evolve
 from tidegate.state.keys import holds_keys_of
 from tidegate.storage.metadata import IN_FLIGHT, NOT_KEYED, CheckpointMetadata, OperatorInfo, StateInfo
+from tidegate.types.evolution import Evolution, Fit, evolve
 from tidegate.types.type_names import parse_type
 
 _TIMERS = (EVENT_TIMERS, PROCESSING_TIMERS)

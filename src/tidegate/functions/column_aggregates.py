@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from tidegate.errors import ConfigurationError
+from tidegate.functions.merging import Accumulator
 from tidegate.state.key_columns import one_zero_one_nan
-from tidegate.state.merging import Accumulator
 
 
 class ColumnAggregate:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tidegate.state.declarations import ValueState
-from tidegate.state.join_rows import value_type_of
+
+MET = "met"  #: the column of what is stored that says whether a record has met somebody
 
 
 class ColumnIntervalJoin:
@@ -28,6 +29,12 @@ class ColumnIntervalJoin:
     @property
     def key_columns(self) -> tuple[str, ...]:
         return tuple(f"k{at}" for at in range(len(self.key_types)))
+
+
+def value_type_of(schema: pa.Schema) -> pa.StructType:
+    """What is stored for a record: whether it has met somebody, and its columns."""
+    fields = [pa.field(f"v{at}", field.type, field.nullable) for at, field in enumerate(schema)]
+    return pa.struct([pa.field(MET, pa.bool_()), *fields])
 
 
 def declare_column_join(

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from tidegate.errors import ConfigurationError, GraphError
 from tidegate.functions.column_aggregates import ColumnAggregate
+from tidegate.functions.merging import Accumulator, Merging
 from tidegate.functions.windows import WindowAssigner
 from tidegate.state.declarations import ValueState
-from tidegate.state.merging import Accumulator, Merging
 
 SLICE_END = "slice_end"  #: the column of rows that were worked out before the shuffle
 WINDOW_COLUMNS = ("window_start", "window_end")

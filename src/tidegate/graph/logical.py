@@ -34,8 +34,8 @@ from tidegate.shown import is_writable
 from tidegate.state.declarations import declared_states
 
 if TYPE_CHECKING:
+    from tidegate.graph.key_selector import KeySelector
     from tidegate.graph.partitioner import Partitioner
-    from tidegate.state.key_selector import KeySelector
     from tidegate.types import RecordType
 
 MAIN_OUTPUT = ""  #: the tag of an operator's main output

@@ -13,7 +13,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from tidegate.batch import Batch
-    from tidegate.state.key_selector import KeySelector
+    from tidegate.graph.key_selector import KeySelector
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from tidegate.functions.column_windows import SLICE_END, ColumnWindows
 from tidegate.functions.windows import AlignedWindows
+from tidegate.graph.key_selector import KeySelector
 from tidegate.graph.logical import MAIN_OUTPUT, Chaining, Edge, LogicalGraph, Operator, Partitioning
 from tidegate.graph.specs import ColumnWindowSpec, LocalSlicesSpec
 from tidegate.ids import OperatorUid
-from tidegate.state.key_selector import KeySelector
 from tidegate.types import record_type
 
 BEFORE = "~slices"  #: after the uid of the edge's two ends

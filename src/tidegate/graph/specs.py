@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tidegate.functions.watermarks import WatermarkStrategy
     from tidegate.functions.windowed import Windowed
     from tidegate.graph.function_text import FunctionText
-    from tidegate.state.key_selector import KeySelector
+    from tidegate.graph.key_selector import KeySelector
     from tidegate.types import RecordType
 
 

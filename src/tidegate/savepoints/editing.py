@@ -24,8 +24,8 @@ import msgspec
 import pyarrow as pa
 
 from tidegate.errors import ConfigurationError
+from tidegate.savepoints.canonical_rows import key_type_named, with_keys
 from tidegate.savepoints.reading import Savepoint, StateTable
-from tidegate.state.canonical_rows import key_type_named, with_keys
 from tidegate.state.declarations import ROWS, Declaration, StoredList, StoredMap, declared_states
 from tidegate.state.keys import key_type as key_type_of
 from tidegate.storage.anywhere import as_uri, reaching_anywhere

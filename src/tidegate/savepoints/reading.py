@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from tidegate.errors import ConfigurationError
 from tidegate.ids import EVENT_TIMERS, PROCESSING_TIMERS
+from tidegate.savepoints.canonical_rows import canonical_rows, key_type_named
 from tidegate.savepoints.stored_sections import stored_sections
-from tidegate.state.canonical_rows import canonical_rows, key_type_named
 from tidegate.storage.anywhere import as_uri, folder_of, is_uri, reaching_anywhere
 from tidegate.storage.checkpoints import read_metadata
 from tidegate.storage.metadata import IN_FLIGHT, NOT_KEYED, PARQUET, CheckpointMetadata, OperatorInfo, SectionRef

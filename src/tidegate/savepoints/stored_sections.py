@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tidegate.ids import KeyGroup
+from tidegate.savepoints.heap_increments import merge_increments
 from tidegate.state.backend import Section, StoredFolder
-from tidegate.state.heap_increments import merge_increments
 from tidegate.state.key_groups import overlap
 from tidegate.storage.increment_file import read_increment_file
 from tidegate.storage.state_files import HEAP, FileStorage, StateFiles, StoredFile, fetch_state

@@ -139,13 +139,8 @@ class KeyedStateBackend(ABC):
         """The synchronous part of a snapshot."""
 
     @abstractmethod
-    def restore(
-        self, state_name: str, kind: str, batches: Iterable[pa.RecordBatch], *, only_own_key_groups: bool = False
-    ) -> None:
-        """Add stored rows to a state that was bound before. Called before the first record.
-
-        Rescaling reads whole sections, so the rows are normally all ours and are not looked at one by one;
-        `only_own_key_groups` drops the rows of other subtasks' key groups.
+    def restore(self, state_name: str, kind: str, batches: Iterable[pa.RecordBatch]) -> None:
+        """Add stored rows, of our key groups, to a state that was bound before. Called before the first record.
 
         :raises ConfigurationError: for a state that is not declared, or is declared as another kind.
         :raises TypeDeclarationError: for stored values of another type than the declared one.

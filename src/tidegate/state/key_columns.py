@@ -14,7 +14,8 @@ import pyarrow.types as pat
 
 from tidegate.errors import KeyTypeError
 from tidegate.state.keys import AnyKey, KeyType, OptionalKey, TupleKey
-from tidegate.types import data_type
+from tidegate.types import DataType, data_type
+from tidegate.types.type_names import key_annotation
 
 if TYPE_CHECKING:
     from tidegate.state.handles import Column
@@ -111,3 +112,16 @@ def _python_keys(key_type: KeyType, array: pa.Array) -> list[Any]:
     if pat.is_string(arrow) or pat.is_large_string(arrow):
         return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]  # to_pylist takes thrice as long
     return array.to_pylist()  # type: ignore[no-any-return]
+
+
+def column_type(keys: KeyType) -> DataType | None:
+    """The type of a column of such keys; None where keys have no one type."""
+    return None if _is_mixed(keys) else data_type(key_annotation(keys.name))
+
+
+def _is_mixed(keys: KeyType) -> bool:
+    if isinstance(keys, OptionalKey):
+        return _is_mixed(keys.inner)
+    if isinstance(keys, TupleKey):
+        return any(map(_is_mixed, keys.parts))
+    return isinstance(keys, AnyKey)

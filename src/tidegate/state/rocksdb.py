@@ -42,7 +42,6 @@ from tidegate.state.rocksdb_keys import Addresses, group_prefix
 from tidegate.state.rocksdb_lists import RocksLists
 from tidegate.state.rocksdb_maps import RocksMaps
 from tidegate.state.rocksdb_options import RocksMemory, RocksSettings, database_options
-from tidegate.state.rocksdb_properties import properties_of
 from tidegate.state.rocksdb_rows import MapKeys, cells_of
 from tidegate.state.rocksdb_sections import stored_sections
 from tidegate.state.rocksdb_store import Family, RocksStore, RowFormat, StoredStates, local_disk, row_format
@@ -192,7 +191,7 @@ class RocksStateBackend(TableBackend[Table]):
         return {name: table.row_count() for name, (_, table, _) in self._states.items()}
 
     def metrics(self) -> dict[str, float]:
-        numbers = properties_of(self._store)
+        numbers = self._store.properties()
         for _, table, _ in list(self._states.values()) if numbers else ():
             if isinstance(table, ColdTable):
                 for name, number in table.cold.metrics().items():

@@ -48,6 +48,17 @@ _STATE_PREFIX = b"state/"
 _FAMILY_PREFIX = "state/"  # a state could be called "default"
 _PIECE = 4096
 
+#: Properties by the names of Flink's native metrics, without the state's: an operator's states are added up. Of one cache all
+#: databases of a slot have a part (`SHARED`).
+SUMMED = (
+    "rocksdb.cur-size-all-mem-tables",
+    "rocksdb.estimate-pending-compaction-bytes",
+    "rocksdb.num-files-at-level0",
+    "rocksdb.live-sst-files-size",
+    "rocksdb.estimate-num-keys",
+)
+SHARED = "rocksdb.block-cache-usage"
+
 
 class RowFormat(msgspec.Struct, frozen=True):
     """How the rows of one state are laid out: enough to read them as columns without the classes that wrote them."""
@@ -230,6 +241,23 @@ class RocksStore:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+
+    def properties(self) -> dict[str, float]:
+        """What RocksDB says of itself, for metrics: each is read in under a microsecond. Any thread.
+
+        Nothing while a snapshot is written, which holds the store for a while: a heartbeat does not wait for it.
+        """
+        if not self.lock.acquire(blocking=False):
+            return {}
+        try:
+            if not self.is_open:
+                return {}
+            families = [family.rows for family in self.families.values()]
+            numbers = {name: float(sum(rows.property_int_value(name) or 0 for rows in families)) for name in SUMMED}
+            numbers[SHARED] = self.db.property_int_value(SHARED) or 0
+            return numbers
+        finally:
+            self.lock.release()
 
     def close(self) -> None:
         """Once or more."""

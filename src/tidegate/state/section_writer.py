@@ -169,7 +169,7 @@ class SectionWriter:
                 yield Section(self._declaration.name, self._declaration.kind, KeyGroup(group), rows)
 
     def deleted(self, table_keys: list[Any]) -> Iterator[Section]:
-        """Sections that say: these keys are gone since an older snapshot (state/heap_increments.py)."""
+        """Sections that say: these keys are gone since an older snapshot (savepoints/heap_increments.py)."""
         for start in range(0, len(table_keys), BLOCK_ROWS):
             filed = self._file(table_keys[start : start + BLOCK_ROWS])
             for group in np.unique(filed.groups).tolist():

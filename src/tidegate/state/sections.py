@@ -27,7 +27,6 @@ import pyarrow.compute as pc
 from tidegate.errors import CheckpointDamaged, TypeDeclarationError
 from tidegate.state.declarations import Declaration, StoredList, StoredMap
 from tidegate.state.key_codec import decode_int64s
-from tidegate.state.key_groups import key_groups as key_groups_of
 from tidegate.state.map_keys import canonical_form
 from tidegate.state.namespaces import in_namespace
 from tidegate.types.containers import ListType
@@ -144,10 +143,6 @@ class SectionReader:
         keys = self._read(rows, "map_key", self._declaration.key_type)
         canonical = canonical_form(self._declaration.key_type)
         return keys if canonical is None else list(map(canonical, keys))
-
-    def only(self, rows: pa.RecordBatch, key_groups: range, max_parallelism: int) -> pa.RecordBatch:
-        groups = key_groups_of(self._key_type.hash_many(self.bare_keys(rows)), max_parallelism)
-        return rows.filter(pa.array((groups >= key_groups.start) & (groups < key_groups.stop)))
 
     def _read(self, rows: pa.RecordBatch, name: str, data_type: DataType) -> list[Any]:
         column = self._stored(rows, name)

@@ -177,15 +177,12 @@ class TableBackend(KeyedStateBackend, Generic[TableT]):
 
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
-    def restore(
-        self, state_name: str, kind: str, batches: Iterable[pa.RecordBatch], *, only_own_key_groups: bool = False
-    ) -> None:
+    def restore(self, state_name: str, kind: str, batches: Iterable[pa.RecordBatch]) -> None:
         declaration, table = self._declared(state_name, kind)
         reader = SectionReader(declaration, self.key_type, self._now_ms())
         for stored in batches:
             rows = timers_in_lists(stored) if (kind, declaration.kind) == _TIMERS_IN_LISTS else stored
-            own = reader.only(rows, self.key_groups, self.max_parallelism) if only_own_key_groups else rows
-            table.load(reader.live(own), reader)
+            table.load(reader.live(rows), reader)
 
     def _now_ms(self) -> int:
         return int(self._wall_clock() * 1000)

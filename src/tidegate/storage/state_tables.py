@@ -1,6 +1,6 @@
 """One state of one slot as a Parquet table of a savepoint. Written by executors, read by them and by offline tools.
 
-    keyed state     key_group, key, key_bytes, namespace, [map_key,] value, expiry     (state/canonical_rows.py)
+    keyed state     key_group, key, key_bytes, namespace, [map_key,] value, expiry     (savepoints/canonical_rows.py)
     operator state  [map_key,] value
     in-flight       origin, target, flags, count, payload
 

@@ -16,8 +16,8 @@ from tidegate.graph.plan import JobPlan
 from tidegate.graph.specs import keys_of
 from tidegate.ids import CheckpointId, SlotId
 from tidegate.ports import SnapshotStorage
+from tidegate.savepoints.canonical_rows import canonical_rows
 from tidegate.state.backend import LocalFile, Section
-from tidegate.state.canonical_rows import canonical_rows
 from tidegate.state.key_groups import key_group_range
 from tidegate.state.keys import KeyType
 from tidegate.storage.metadata import NOT_KEYED, FileRef

@@ -20,9 +20,9 @@ from tidegate.task.operators.checkpointed import OperatorStateKeeper, keeper_for
 
 if TYPE_CHECKING:
     from tidegate.functions.asynchronous import AsyncCalls
+    from tidegate.graph.key_selector import KeySelector
     from tidegate.state.backend import KeyedStateBackend
     from tidegate.state.handles import ListHandle
-    from tidegate.state.key_selector import KeySelector
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,10 @@ from tidegate.wire.control import OperatorMetrics
 
 if TYPE_CHECKING:
     from tidegate.functions.user_metrics import UserMetrics
+    from tidegate.graph.key_selector import KeySelector
     from tidegate.graph.logical import Operator
     from tidegate.graph.plan import PlannedOperator
     from tidegate.state.backend import KeyedSnapshot, KeyedStateBackend
-    from tidegate.state.key_selector import KeySelector
     from tidegate.state.operator_state import OperatorStateSnapshot, OperatorStateStore
     from tidegate.task.hot_keys import KeySampler
     from tidegate.task.operators.checkpointed import OperatorStateKeeper

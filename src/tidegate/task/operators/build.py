@@ -10,13 +10,13 @@ from tidegate.connectors.contract import ReaderContext, WriterContext
 from tidegate.functions.asynchronous import in_flight_type
 from tidegate.functions.failed_records import OnError
 from tidegate.graph import specs
+from tidegate.graph.key_selector import KeySelector
 from tidegate.graph.logical import MAIN_OUTPUT
 from tidegate.graph.plan import PlannedOperator
 from tidegate.ports import CallLoop, ControlPort
 from tidegate.state.backend import KeyedStateBackend
 from tidegate.state.backends import StateBackends
 from tidegate.state.key_groups import key_group_range
-from tidegate.state.key_selector import KeySelector
 from tidegate.task.operators import broadcast, failing, process, stateless
 from tidegate.task.operators.async_calls import AsyncOperator
 from tidegate.task.operators.async_state import InFlightStore, KeyedInFlightStore

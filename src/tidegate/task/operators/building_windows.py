@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidegate.functions.windows import AlignedWindows
-from tidegate.state.session_rows import SessionRows
-from tidegate.state.slice_backend import KeyColumns, RowsBackend
 from tidegate.task.operators.session_windows import SessionWindowOperator
 from tidegate.task.operators.slice_windows import SliceRows, SliceWindowOperator
+from tidegate.task.rows.backend import KeyColumns, RowsBackend
+from tidegate.task.rows.sessions import SessionRows
 
 if TYPE_CHECKING:
     from tidegate.functions.column_windows import ColumnWindows
+    from tidegate.graph.key_selector import KeySelector
     from tidegate.graph.plan import PlannedOperator
-    from tidegate.state.key_selector import KeySelector
     from tidegate.task.operators.base import RunningOperator
     from tidegate.task.operators.timers import Time
     from tidegate.types import RecordType

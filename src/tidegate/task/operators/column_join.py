@@ -16,19 +16,19 @@ import pyarrow as pa
 from tidegate.batch import Batch
 from tidegate.functions.joins import LATE, LATE_RECORDS
 from tidegate.functions.user_metrics import UserMetrics
-from tidegate.state.join_rows import JoinRows, Part
 from tidegate.state.key_groups import key_groups
-from tidegate.state.slice_backend import KeyColumns, RowsBackend
 from tidegate.task.operators.base import OperatorFailed, RunningOperator, key_place
 from tidegate.task.operators.checkpointed import keeper_for
 from tidegate.task.operators.column_keys import key_columns
 from tidegate.task.operators.event_time_marks import EventTimeMarks, Moments
 from tidegate.task.operators.late import held_back, refuse_join_without_time
+from tidegate.task.rows.backend import KeyColumns, RowsBackend
+from tidegate.task.rows.joins import JoinRows, Part
 
 if TYPE_CHECKING:
+    from tidegate.graph.key_selector import KeySelector
     from tidegate.graph.plan import PlannedOperator
     from tidegate.graph.specs import ColumnJoinSpec
-    from tidegate.state.key_selector import KeySelector
     from tidegate.wire.control import SubtaskRestore
 
 

@@ -32,10 +32,10 @@ from tidegate.task.operators.late import LATE_RECORDS, refuse_without_time
 if TYPE_CHECKING:
     from tidegate.functions.column_windows import ColumnWindows
     from tidegate.functions.counters import Counter
+    from tidegate.graph.key_selector import KeySelector
     from tidegate.graph.plan import PlannedOperator
-    from tidegate.state.key_selector import KeySelector
-    from tidegate.state.slice_backend import KeyColumns, RowsBackend
     from tidegate.task.operators.timers import Time
+    from tidegate.task.rows.backend import KeyColumns, RowsBackend
     from tidegate.types import RecordType
     from tidegate.wire.control import SubtaskRestore
 

@@ -17,19 +17,19 @@ import pyarrow as pa
 
 from tidegate.batch import Batch
 from tidegate.functions.column_windows import SLICE_END
+from tidegate.functions.merging import Merging
 from tidegate.functions.user_metrics import UserMetrics
 from tidegate.functions.windows import AlignedWindows
 from tidegate.protocol.watermarks import IDLE
-from tidegate.state.merging import Merging
 from tidegate.task.operators.base import OperatorFailed, RunningOperator, key_place
 from tidegate.task.operators.column_windows import window_keys
 from tidegate.task.operators.late import refuse_without_time
 
 if TYPE_CHECKING:
     from tidegate.functions.column_windows import ColumnWindows
+    from tidegate.graph.key_selector import KeySelector
     from tidegate.graph.plan import PlannedOperator
     from tidegate.ids import CheckpointId
-    from tidegate.state.key_selector import KeySelector
     from tidegate.task.operators.timers import Time
 
 GATHERED_ROWS = 65_536  #: at most; they are combined in a few milliseconds

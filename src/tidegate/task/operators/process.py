@@ -21,10 +21,10 @@ from tidegate.protocol.watermarks import MAX_WATERMARK
 from tidegate.state.backend import bind_states
 from tidegate.state.declarations import declared_states
 from tidegate.state.heap_tables import NO_KEY
-from tidegate.state.key_arrays import key_arrays
 from tidegate.state.timers import LONGEST_CHAIN, Timer
 from tidegate.task.operators.base import OperatorFailed, RunningOperator, key_place
 from tidegate.task.operators.checkpointed import keeper_for
+from tidegate.task.operators.column_keys import key_arrays
 from tidegate.task.operators.first_rows import FIRST_ROWS, function_line, is_tagged
 from tidegate.task.operators.record_loops import RecordLoops
 from tidegate.task.operators.returned import MANY, check_many
@@ -33,9 +33,9 @@ from tidegate.task.operators.timers import Time, Timers
 
 if TYPE_CHECKING:
     from tidegate.graph.function_text import FunctionText
+    from tidegate.graph.key_selector import KeySelector
     from tidegate.graph.plan import PlannedOperator
     from tidegate.state.backend import KeyedStateBackend
-    from tidegate.state.key_selector import KeySelector
     from tidegate.wire.control import SubtaskRestore
 log = logging.getLogger("tidegate.task")
 

@@ -20,8 +20,8 @@ from tidegate.task.operators.returned import MANY, check_many
 
 if TYPE_CHECKING:
     from tidegate.graph.function_text import FunctionText
+    from tidegate.graph.key_selector import KeySelector
     from tidegate.state.direct import DirectAccess
-    from tidegate.state.key_selector import KeySelector
     from tidegate.task.operators.process import KeyedProcessOperator
 
 Places = list[int]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.state.session_rows import END, START, SessionRows
 from tidegate.task.operators.column_windows import ColumnWindowOperator
 from tidegate.task.operators.event_time_marks import Moments
+from tidegate.task.rows.sessions import END, START, SessionRows
 
 if TYPE_CHECKING:
     from tidegate.batch import Batch

@@ -15,14 +15,14 @@ import pyarrow as pa
 
 from tidegate.functions.windows import AlignedWindows
 from tidegate.protocol.watermarks import MIN_WATERMARK
-from tidegate.state.slice_backend import NAMESPACE, moments_column, moments_of
-from tidegate.state.slices import RunningWindows, Slices, cut
 from tidegate.task.operators.column_windows import ColumnWindowOperator
 from tidegate.task.operators.event_time_marks import Moments
+from tidegate.task.rows.backend import NAMESPACE, moments_column, moments_of
+from tidegate.task.rows.slices import RunningWindows, Slices, cut
 
 if TYPE_CHECKING:
     from tidegate.batch import Batch
-    from tidegate.state.merging import Merging
+    from tidegate.functions.merging import Merging
     from tidegate.wire.control import SubtaskRestore
 
 

@@ -50,9 +50,9 @@ from tidegate.task.operators.trigger_context import WindowTriggerContext, namesp
 
 if TYPE_CHECKING:
     from tidegate.functions.windowed import Windowed
+    from tidegate.graph.key_selector import KeySelector
     from tidegate.graph.plan import PlannedOperator
     from tidegate.state.backend import KeyedStateBackend
-    from tidegate.state.key_selector import KeySelector
     from tidegate.types import RecordType
     from tidegate.wire.control import SubtaskRestore
 

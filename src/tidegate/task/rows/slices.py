@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.state.merging import Merging
+from tidegate.functions.merging import Merging
 
 FEW_ROWS = 32_768  #: so many are not worth a fold
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.state.merging import Accumulator, Merging
-from tidegate.state.slice_backend import NAMESPACE, moments_column, moments_of
+from tidegate.functions.merging import Accumulator, Merging
+from tidegate.task.rows.backend import NAMESPACE, moments_column, moments_of
 
 START, END = "session_start", "session_end"
 FEW_ROWS = 32_768  #: so many are not worth a fold

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidegate.state.canonical_rows import column_type
+from tidegate.state.key_columns import column_type
 from tidegate.state.keys import KeyType, key_type
 from tidegate.types import data_type
 

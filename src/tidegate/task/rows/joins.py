@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.state.slice_backend import NAMESPACE, moments_column, moments_of
+from tidegate.functions.column_joins import MET, value_type_of
+from tidegate.task.rows.backend import NAMESPACE, moments_column, moments_of
 
 if TYPE_CHECKING:
-    from tidegate.state.slice_backend import KeyColumns
+    from tidegate.task.rows.backend import KeyColumns
 
 Numbers = np.ndarray[Any, Any]
-MET = "met"  #: the column of what is stored that says whether a record has met somebody
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Found:
 
 
 class JoinRows:
-    """Implements slice_backend.KeptRows."""
+    """Implements rows/backend.KeptRows."""
 
     merging = None
 
@@ -154,12 +154,6 @@ class JoinRows:
                 equal = pc.or_(equal, pc.and_(one.is_null(), other.is_null()))
             same &= equal.to_numpy(zero_copy_only=False)
         return same
-
-
-def value_type_of(schema: pa.Schema) -> pa.StructType:
-    """What is stored for a record: whether it has met somebody, and its columns."""
-    fields = [pa.field(f"v{at}", field.type, field.nullable) for at, field in enumerate(schema)]
-    return pa.struct([pa.field(MET, pa.bool_()), *fields])
 
 
 def _in_order(parts: list[Part]) -> Part:

@@ -20,14 +20,13 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import ConfigurationError
+from tidegate.functions.merging import Merging
 from tidegate.state.backend import KeyedSnapshot, KeyedStateBackend, Section
-from tidegate.state.canonical_rows import column_type
 from tidegate.state.declarations import Declaration
 from tidegate.state.key_codec import encode_int64s
-from tidegate.state.key_columns import int64_column, normalised_keys
+from tidegate.state.key_columns import column_type, int64_column, normalised_keys
 from tidegate.state.key_groups import key_group
 from tidegate.state.key_hash import hash_int64s
-from tidegate.state.merging import Merging
 from tidegate.state.section_writer import SectionWriter
 from tidegate.state.sections import SectionReader
 from tidegate.state.timers import MOMENT_BYTES
@@ -124,9 +123,7 @@ class RowsBackend(KeyedStateBackend):
         kept = [(self._declarations[name], rows, rows.frozen()) for name, rows in self._rows.items()]
         return _RowsSnapshot(self._keys, self.key_groups, self._max_parallelism, kept)
 
-    def restore(
-        self, state_name: str, kind: str, batches: Iterable[pa.RecordBatch], *, only_own_key_groups: bool = False
-    ) -> None:
+    def restore(self, state_name: str, kind: str, batches: Iterable[pa.RecordBatch]) -> None:
         declaration = self._declarations.get(state_name)
         if declaration is None or kind != declaration.kind:
             raise ConfigurationError(
@@ -136,8 +133,7 @@ class RowsBackend(KeyedStateBackend):
             )
         kept = self._rows[state_name]
         reader = SectionReader(declaration, self._keys.key_type)
-        for stored in batches:
-            rows = reader.only(stored, self.key_groups, self._max_parallelism) if only_own_key_groups else stored
+        for rows in batches:
             if not rows.num_rows:
                 continue
             columns = self._keys.columns(self._keys.read(rows, reader))

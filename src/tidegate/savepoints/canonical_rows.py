@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from tidegate.errors import ConfigurationError, TypeDeclarationError
 from tidegate.state.declarations import ROWS
-from tidegate.state.key_columns import normalised_keys, plain_array
+from tidegate.state.key_columns import column_type, normalised_keys, plain_array
 from tidegate.state.key_groups import key_groups as key_groups_of
-from tidegate.state.keys import AnyKey, KeyType, OptionalKey, TupleKey, key_type
+from tidegate.state.keys import KeyType, OptionalKey, key_type
 from tidegate.types import DataType, data_type
 from tidegate.types.type_names import key_annotation
 
@@ -69,11 +69,6 @@ def _fits(typed: DataType, key: Any) -> bool:
     except TypeDeclarationError:
         return False
     return True
-
-
-def column_type(keys: KeyType) -> DataType | None:
-    """The type of the column `key`; None where keys have no one type."""
-    return None if _is_mixed(keys) else data_type(key_annotation(keys.name))
 
 
 def with_keys(table: pa.Table, kind: str, keys: KeyType, max_parallelism: int) -> pa.Table:
@@ -147,11 +142,3 @@ def _expiry(rows: Any, kind: str) -> Any:
         return pa.nulls(rows.num_rows, wanted)
     column = rows.column("expiry")
     return column if column.type == wanted else column.cast(wanted)
-
-
-def _is_mixed(keys: KeyType) -> bool:
-    if isinstance(keys, OptionalKey):
-        return _is_mixed(keys.inner)
-    if isinstance(keys, TupleKey):
-        return any(map(_is_mixed, keys.parts))
-    return isinstance(keys, AnyKey)
