@@ -138,6 +138,7 @@ class Intake(NamedTuple):
 
     admit: Callable[[Any], Any]  #: a value as it is to be kept; raises TypeDeclarationError
     give: Callable[[Any], Any] | None  #: what is kept, as the caller's own; None: as it is, because it cannot change
+    look: Callable[[Any], Any] | None = None  #: the same, to be looked at and not handed out; None: as it is kept
 
 
 def heap_intake(declaration: Declaration, data_type: DataType) -> Intake:

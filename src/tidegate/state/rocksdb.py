@@ -46,7 +46,7 @@ from tidegate.state.rocksdb_rows import MapKeys, cells_of
 from tidegate.state.rocksdb_sections import stored_sections
 from tidegate.state.rocksdb_store import Family, RocksStore, RowFormat, StoredStates, local_disk, row_format
 from tidegate.state.rocksdb_timers import RocksTimers
-from tidegate.state.rocksdb_values import ColdValues, rocks_intake
+from tidegate.state.rocksdb_values import ColdValues, HotInt, rocks_intake
 from tidegate.state.run_files import RunsOf, runs_of, taken_over
 from tidegate.state.runs import RUN_SUFFIX
 from tidegate.state.table_backend import TableBackend
@@ -115,6 +115,10 @@ class RocksStateBackend(TableBackend[Table]):
         if columnar and isinstance(declaration, ValueState) and declaration.value_type.numpy is not None:
             columns = self._with_runs(ColdColumns, declaration)
             return columns, ColdColumnValue(declaration, columns)
+        if declaration.value_type.name == "int":
+            values = self._new_values(declaration)
+            intake = self._intake(declaration, declaration.value_type)
+            return values, HotInt(declaration, values, self._current, self.key_type, intake)
         return super()._new_plain_value(declaration, columnar)
 
     def _with_runs(self, table_class: type[ColdT], declaration: Any) -> ColdT:

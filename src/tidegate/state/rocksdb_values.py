@@ -25,6 +25,7 @@ from tidegate.state.hot_table import MAX_UNWRITTEN, MIN_AHEAD_ROWS, HotTable
 from tidegate.state.rocksdb_cache import ENTRY_BYTES, MISSING
 from tidegate.state.rocksdb_rows import Cells, MapKeys, expiries_of
 from tidegate.state.runs import listed, take
+from tidegate.state.value_handles import KeptValue
 
 if TYPE_CHECKING:
     from tidegate.state.cold_keys import Keys
@@ -249,4 +250,33 @@ def rocks_intake(declaration: Declaration, cells: Cells | MapKeys) -> Intake:
                 **{**error.context, "state": declaration.name},
             ) from None
 
-    return Intake(admit, None if isinstance(cells, MapKeys) or cells.as_objects else cells.give)
+    give = None if isinstance(cells, MapKeys) or cells.as_objects else cells.give
+    return Intake(admit, give, look=give)
+
+
+class HotInt(KeptValue[int]):
+    """Ints, which are most of what is counted and added up: `get` and `set` do for themselves what `kept` and `keep` do. A call
+    of each would be a fifth of what the record costs here.
+    """
+
+    __slots__ = ()
+
+    _table: ColdValues
+
+    def get(self) -> int:
+        table, key = self._table, self._current.key
+        kept = table.dirty.get(key, MISSING)
+        if kept is MISSING:
+            kept = table.find(key)
+        return self._default if kept is ABSENT else kept  # type: ignore[no-any-return]
+
+    def set(self, value: int) -> None:
+        if value.__class__ is not int or not -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF:
+            value = self._admit(value)
+        table, key = self._table, self._current.key
+        if key is NO_KEY:
+            refuse_without_key()
+        dirty = table.dirty
+        dirty[key] = value
+        if len(dirty) > table.dirty_limit:
+            table.write_out()

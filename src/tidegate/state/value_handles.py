@@ -53,7 +53,7 @@ class KeptValues(Protocol):
 class KeptValue(ValueHandle[T]):
     """Value state."""
 
-    __slots__ = ("_admit", "_current", "_declaration", "_default", "_fitter", "_give", "_key_type", "_table")
+    __slots__ = ("_admit", "_current", "_declaration", "_default", "_fitter", "_give", "_key_type", "_look", "_table")
 
     def __init__(
         self, declaration: StoredValue, table: KeptValues, current: CurrentKey, key_type: KeyType, intake: Intake
@@ -66,6 +66,7 @@ class KeptValue(ValueHandle[T]):
         self._fitter = Fitter(declaration, declaration.value_type)
         self._admit = intake.admit
         self._give = intake.give
+        self._look = intake.look
 
     def get(self) -> T:
         kept = self._table.kept(self._current)
@@ -88,12 +89,12 @@ class KeptValue(ValueHandle[T]):
     # -- whole columns: keys are normalised, in the empty namespace ------------------------------------------------------
 
     def _read_many(self, keys: list[Any]) -> list[Any]:
-        """The caller's own values, the default where there is none."""
-        give, nothing = self._give, self._nothing
+        """To be looked at: they become columns, or are numbers. The default where there is none."""
+        look, default = self._look, self._default
         found = self._table.find_many(keys)
-        if give is None:
-            return [nothing() if kept is ABSENT else kept for kept in found]
-        return [nothing() if kept is ABSENT else give(kept) for kept in found]
+        if look is None:
+            return [default if kept is ABSENT else kept for kept in found]
+        return [default if kept is ABSENT else look(kept) for kept in found]
 
     def _write_many(self, values: Iterable[tuple[Any, Any]]) -> None:
         """Of values that may not fit: all or none."""
@@ -159,16 +160,16 @@ class TimedValue(KeptValue[T]):
         timed = self._table.kept(self._current)
         if lifetime.refreshes and timed is not ABSENT and timed[1] > now:
             self._table.keep(self._current, (timed[0], now + lifetime.milliseconds))
-        return self._shown(timed, now)  # type: ignore[no-any-return]
+        if self._is_hidden(timed, now):
+            return self._nothing()  # type: ignore[no-any-return]
+        return timed[0] if self._give is None else self._give(timed[0])  # type: ignore[no-any-return]
 
     def set(self, value: T) -> None:
         self._table.keep(self._current, (self._admit(value), self._lifetime.expiry_ms()))
 
-    def _shown(self, timed: Any, now: int) -> Any:
-        """What a read gives out."""
-        if timed is ABSENT or (timed[1] <= now and not self._lifetime.shows_expired):
-            return self._nothing()
-        return timed[0] if self._give is None else self._give(timed[0])
+    def _is_hidden(self, timed: Any, now: int) -> bool:
+        """Whether a read gives the default."""
+        return timed is ABSENT or (timed[1] <= now and not self._lifetime.shows_expired)
 
     def _read_many(self, keys: list[Any]) -> list[Any]:
         lifetime, now = self._lifetime, self._lifetime.now_ms()
@@ -177,8 +178,13 @@ class TimedValue(KeptValue[T]):
             expiry = now + lifetime.milliseconds
             live = [(key, timed) for key, timed in zip(keys, found, strict=True) if timed is not ABSENT]
             self._table.keep_many([(key, (timed[0], expiry)) for key, timed in live if timed[1] > now])
-        return [self._shown(timed, now) for timed in found]
+        default, look = self._default, self._look or _as_it_is
+        return [default if self._is_hidden(timed, now) else look(timed[0]) for timed in found]
 
     def _write_many(self, values: Iterable[tuple[Any, Any]]) -> None:
         admit, expiry = self._admit, self._lifetime.expiry_ms()
         self._table.keep_many([(key, (admit(value), expiry)) for key, value in values])
+
+
+def _as_it_is(kept: Any) -> Any:
+    return kept
