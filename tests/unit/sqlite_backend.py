@@ -16,17 +16,14 @@ import pyarrow as pa
 
 from tidegate.state.backend import KeyedSnapshot, Section
 from tidegate.state.declarations import ABSENT, ROWS, Declaration, StoredList, StoredMap, StoredValue
-from tidegate.state.fitting import Intake, heap_intake
 from tidegate.state.heap_nested import map_pieces
 from tidegate.state.heap_tables import NO_KEY, CurrentKey, pieces, refuse_without_key
 from tidegate.state.keys import KeyType
-from tidegate.state.map_keys import map_key_fit
 from tidegate.state.namespaces import in_namespace, is_namespaced, parts_of_table_key
 from tidegate.state.section_writer import SectionWriter
 from tidegate.state.sections import SectionReader
 from tidegate.state.table_backend import TableBackend
 from tidegate.state.timers import Timer, TimerState, TimerTable, filed_namespace, timer_filed_under
-from tidegate.types import DataType
 
 
 class SqliteTable:
@@ -184,12 +181,6 @@ class SqliteStateBackend(TableBackend[SqliteTable]):
         super().__init__(key_type, key_groups, max_parallelism, wall_clock)
         self._db = sqlite3.connect(":memory:")
         self._sweep = self._rounds()
-
-    def _intake(self, declaration: Declaration, data_type: DataType) -> Intake:
-        return heap_intake(declaration, data_type)
-
-    def _intake_of_map_keys(self, declaration: StoredMap) -> Intake:
-        return Intake(map_key_fit(declaration), None)
 
     def _new_values(self, declaration: StoredValue) -> SqliteTable:
         return SqliteTable(self._db, declaration.name, self.key_type, declaration)

@@ -42,6 +42,7 @@ from tidegate.state.runs import (
     Part,
     Run,
     StoredPart,
+    by_upper_half,
     bytes_between,
     find_in,
     listed,
@@ -353,23 +354,12 @@ class Cold:
         """Where keys have several rows: every table key with its parts and their cells, as they are now."""
         self.settle()
         (tier,) = self.tiers.values()
-        of_half: dict[bytes, list[tuple[bytes, bytes]]] = {}
-        half = -1
-        for columns in merged(tier.runs, forget_absent=True, part_bytes=self.part_bytes):
-            uppers = (columns.order >> np.uint64(32)).tolist()
-            rows = zip(uppers, columns.identity.to_pylist(), columns.cell.to_pylist(), strict=True)
-            for upper, identity, cell in rows:
-                if upper != half:
-                    yield from self._by_table_key(of_half)
-                    half, of_half = upper, {}
+        for rows in by_upper_half(tier.runs, self.part_bytes):
+            of_half: dict[bytes, list[tuple[bytes, bytes]]] = {}
+            for identity, cell in rows:
                 address = address_in(identity)
                 of_half.setdefault(address, []).append((identity[len(address) :], cell))
-        yield from self._by_table_key(of_half)
-
-    def _by_table_key(
-        self, rows: dict[bytes, list[tuple[bytes, bytes]]]
-    ) -> Iterator[tuple[Any, list[tuple[bytes, bytes]]]]:
-        return ((self._addresses.table_key(address), of_key) for address, of_key in rows.items())
+            yield from ((self._addresses.table_key(address), of_key) for address, of_key in of_half.items())
 
     def split(self, identities: Column) -> Iterator[tuple[Any, bytes]]:
         """Table keys and parts."""

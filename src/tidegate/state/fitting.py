@@ -141,7 +141,7 @@ class Intake(NamedTuple):
     look: Callable[[Any], Any] | None = None  #: the same, to be looked at and not handed out; None: as it is kept
 
 
-def heap_intake(declaration: Declaration, data_type: DataType) -> Intake:
+def object_intake(declaration: Declaration, data_type: DataType) -> Intake:
     """Values are kept as the objects that they are."""
     return Intake(Fitter(declaration, data_type).fit, None if data_type.immutable else data_type.copy)
 

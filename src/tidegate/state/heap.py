@@ -17,13 +17,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tidegate.state.backend import KeyedSnapshot, Section
 from tidegate.state.declarations import Declaration, StoredList, StoredMap, StoredValue, ValueState
 from tidegate.state.direct import DirectAccess
-from tidegate.state.fitting import Intake, heap_intake
 from tidegate.state.heap_columns import ColumnTable, ColumnValue, fits_columns
 from tidegate.state.heap_nested import ListTable, MapTable
 from tidegate.state.heap_tables import CHUNK_MASK, DictTable, Moment, ValueTable, chunks_of
 from tidegate.state.heap_timers import HeapTimers
 from tidegate.state.heap_values import DictValue, value_handle
-from tidegate.state.map_keys import map_key_fit
 from tidegate.state.section_writer import SectionWriter
 from tidegate.state.table_backend import StateTable, TableBackend
 
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from tidegate.state.handles import Handle
     from tidegate.state.keys import KeyType
     from tidegate.state.timers import TimerState
-    from tidegate.types import DataType
 
 
 class FrozenTable(Protocol):
@@ -72,12 +69,6 @@ class HeapStateBackend(TableBackend[Table]):
         self._incremental = incremental
         self._swept_at = Moment()
         self._sweep = self._rounds()
-
-    def _intake(self, declaration: Declaration, data_type: DataType) -> Intake:
-        return heap_intake(declaration, data_type)
-
-    def _intake_of_map_keys(self, declaration: StoredMap) -> Intake:
-        return Intake(map_key_fit(declaration), None)
 
     def _new_plain_value(self, declaration: StoredValue, columnar: bool) -> tuple[Table, Handle]:
         if columnar and isinstance(declaration, ValueState) and fits_columns(declaration):
@@ -153,7 +144,7 @@ class HeapSnapshot(KeyedSnapshot):
 
     def sections(self) -> Iterator[Section]:
         for declaration, table in self._frozen:
-            writer = SectionWriter(declaration, self._key_type, self._key_groups, self._max_parallelism, self._now_ms)
+            writer = self._writer(declaration)
             table.write(writer)
             yield from writer.finish()
 
@@ -162,13 +153,16 @@ class HeapSnapshot(KeyedSnapshot):
             return None
         found: list[Section] = []
         for (declaration, table), (_, older) in zip(self._frozen, since._frozen, strict=True):
-            writer = SectionWriter(declaration, self._key_type, self._key_groups, self._max_parallelism, self._now_ms)
+            writer = self._writer(declaration)
             gone = table.write_changes(older, writer)
             if gone is None:
                 return None
             found += writer.finish()
             found += writer.deleted(gone)
         return iter(found)
+
+    def _writer(self, declaration: Declaration) -> SectionWriter:
+        return SectionWriter(declaration, self._key_type, self._key_groups, self._max_parallelism, self._now_ms)
 
     def release(self) -> None:
         for _, table in self._frozen:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegate.state.direct import DirectValue
-from tidegate.state.fitting import heap_intake
+from tidegate.state.fitting import object_intake
 from tidegate.state.handles import ValueHandle
 from tidegate.state.heap_tables import CurrentKey, ValueTable
 from tidegate.state.value_handles import KeptValue
@@ -32,7 +32,7 @@ class DictValue(KeptValue[T]):
     __slots__ = ("_chunks", "_exact", "_own", "_owned")
 
     def __init__(self, declaration: StoredValue, table: ValueTable, current: CurrentKey, key_type: KeyType) -> None:
-        super().__init__(declaration, table, current, key_type, heap_intake(declaration, declaration.value_type))
+        super().__init__(declaration, table, current, key_type, object_intake(declaration, declaration.value_type))
         self._chunks = table.chunks
         self._owned = table.owned
         self._own = table.own
@@ -97,6 +97,6 @@ def value_handle(
 ) -> ValueHandle[Any]:
     value_type = declaration.value_type
     if not value_type.immutable:
-        return KeptValue(declaration, table, current, key_type, heap_intake(declaration, value_type))
+        return KeptValue(declaration, table, current, key_type, object_intake(declaration, value_type))
     of_type: dict[str, type[DictValue[Any]]] = {"int": DictIntValue, "str": DictTextValue}
     return of_type.get(value_type.name, DictValue)(declaration, table, current, key_type)

@@ -30,7 +30,7 @@ from tidegate.errors import CheckpointDamaged, ConfigurationError, TypeDeclarati
 from tidegate.ids import KeyGroup
 from tidegate.state.backend import Section
 from tidegate.state.declarations import ABSENT, Declaration, ListState, MapState
-from tidegate.state.fitting import Intake, heap_intake
+from tidegate.state.fitting import Intake, object_intake
 from tidegate.state.heap_tables import CurrentKey
 from tidegate.state.map_keys import map_key_fit
 from tidegate.state.nested_handles import KeptList, KeptMap
@@ -115,7 +115,7 @@ class OperatorList(KeptList[T]):
 
     def __init__(self, declaration: ListState[T], elements: list[Any]) -> None:
         self._held = SharedElements(elements)
-        super().__init__(self._held, CurrentKey(), heap_intake(declaration, declaration.value_type))
+        super().__init__(self._held, CurrentKey(), object_intake(declaration, declaration.value_type))
 
     def __len__(self) -> int:
         return len(self._held.elements)
@@ -136,7 +136,7 @@ class BroadcastMap(KeptMap[K, V]):
     def __init__(self, declaration: MapState[K, V], entries: dict[Any, Any]) -> None:
         self._held = SharedEntries(entries)
         keys = Intake(map_key_fit(declaration), None)
-        super().__init__(self._held, CurrentKey(), keys, heap_intake(declaration, declaration.value_type))
+        super().__init__(self._held, CurrentKey(), keys, object_intake(declaration, declaration.value_type))
 
     def share(self) -> dict[Any, Any]:
         self._held.is_shared = True

@@ -30,6 +30,7 @@ from tidegate.state.runs import (
     Part,
     Run,
     StoredPart,
+    by_upper_half,
     listed,
     merged,
     new_name,
@@ -124,8 +125,9 @@ def rows_of(folder: Path, stored: RunsOf, state: str, start: bytes, stop: bytes)
 
 
 def _rows(tier: str, runs: list[Run], max_parallelism: int) -> Iterator[tuple[bytes, bytes]]:
-    if tier == ELEMENTS:
-        yield from _in_order(runs)
+    if tier == ELEMENTS:  # the rows of each key together, in the order of their parts
+        for of_half in by_upper_half(runs, _PIECE_BYTES):
+            yield from sorted(of_half)
         return
     for columns in merged(runs, forget_absent=True, part_bytes=_PIECE_BYTES):
         addresses: Any = listed(columns.identity)
@@ -137,19 +139,6 @@ def _rows(tier: str, runs: list[Run], max_parallelism: int) -> Iterator[tuple[by
                 for group, key in zip(groups, addresses, strict=True)
             ]
         yield from zip(addresses, _cells(columns.cell), strict=True)
-
-
-def _in_order(runs: list[Run]) -> Iterator[tuple[bytes, bytes]]:
-    """The rows of each key together, in the order of their parts."""
-    half, rows = -1, list[tuple[bytes, bytes]]()
-    for columns in merged(runs, forget_absent=True, part_bytes=_PIECE_BYTES):
-        uppers = (columns.order >> np.uint64(32)).tolist()
-        for upper, identity, cell in zip(uppers, columns.identity.to_pylist(), columns.cell.to_pylist(), strict=True):
-            if upper != half:
-                yield from sorted(rows)
-                half, rows = upper, []
-            rows.append((identity, cell))
-    yield from sorted(rows)
 
 
 def _cells(column: Any) -> list[bytes]:

@@ -379,6 +379,20 @@ def merged(runs: Sequence[Run], *, forget_absent: bool, part_bytes: int) -> Iter
                 yield columns
 
 
+def by_upper_half(runs: Sequence[Run], part_bytes: int) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Identities and cells of what is there, in order. Those together whose hashes have one upper half: of a key that has
+    several rows, and perhaps of another key."""
+    half, rows = -1, list[tuple[bytes, bytes]]()
+    for columns in merged(runs, forget_absent=True, part_bytes=part_bytes):
+        uppers = (columns.order >> np.uint64(32)).tolist()
+        for upper, identity, cell in zip(uppers, columns.identity.to_pylist(), columns.cell.to_pylist(), strict=True):
+            if upper != half:
+                yield rows
+                half, rows = upper, []
+            rows.append((identity, cell))
+    yield rows
+
+
 def together(pieces: Sequence[Columns], *, forget_absent: bool) -> Columns:
     """Sorted rows of several runs (newest first) as those of one."""
     columns = Columns.joined(pieces).sorted().without_older() if len(pieces) > 1 else pieces[0]

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from tidegate.errors import ConfigurationError
 from tidegate.state.backend import KeyedStateBackend
 from tidegate.state.declarations import Declaration, StoredList, StoredMap, StoredValue
+from tidegate.state.fitting import Intake, object_intake
 from tidegate.state.folding import OVER_STORED
 from tidegate.state.heap_tables import NO_KEY, CurrentKey
 from tidegate.state.key_groups import key_group
+from tidegate.state.map_keys import map_key_fit
 from tidegate.state.namespaces import bare_key, in_namespace
 from tidegate.state.nested_handles import KeptList, KeptMap, TimedList, TimedMap
 from tidegate.state.sections import SectionReader
@@ -24,7 +26,6 @@ from tidegate.state.value_handles import KeptValue, TimedValue
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.state.fitting import Intake
     from tidegate.state.handles import Handle
     from tidegate.state.keys import KeyType
     from tidegate.types import DataType
@@ -109,12 +110,12 @@ class TableBackend(KeyedStateBackend, Generic[TableT]):
             return table, KeptMap(table, current, keys, values)
         return table, TimedMap(table, current, keys, values, lifetime)
 
-    @abstractmethod
     def _intake(self, declaration: Declaration, data_type: DataType) -> Intake:
-        """In and out of the form in which this backend keeps values of a type."""
+        """In and out of the form in which this backend keeps values of a type: the objects that they are, unless it says so."""
+        return object_intake(declaration, data_type)
 
-    @abstractmethod
-    def _intake_of_map_keys(self, declaration: StoredMap) -> Intake: ...
+    def _intake_of_map_keys(self, declaration: StoredMap) -> Intake:
+        return Intake(map_key_fit(declaration), None)
 
     @abstractmethod
     def _new_values(self, declaration: StoredValue) -> TableT:
