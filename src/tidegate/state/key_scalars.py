@@ -122,7 +122,30 @@ class KeyType(ABC):
         )
 
 
-class ScalarKey(KeyType):
+class PresentKey(KeyType):
+    """Keys that are never None. Those of a column that may have nulls are `OptionalKey`s of them."""
+
+    def hash_column(self, column: pa.Array | pa.ChunkedArray) -> Hashes:
+        if column.null_count:
+            raise KeyTypeError(
+                f"a key column has {column.null_count} nulls, and the key was declared as {self.name}. "
+                "Declare it Optional[...] (None is a key then), or filter the nulls out before.",
+                declared=self.name,
+            )
+        return self.hash_nullable(column)
+
+    def hash_nullable(self, column: pa.Array | pa.ChunkedArray) -> Hashes:
+        """Nulls are None."""
+        if isinstance(column, pa.ChunkedArray):
+            parts = [self.hash_nullable(chunk) for chunk in column.chunks]
+            return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+        return self._hash_array(column)
+
+    @abstractmethod
+    def _hash_array(self, array: pa.Array) -> Hashes: ...
+
+
+class ScalarKey(PresentKey):
     """One Python type, of which the key itself is the normalised form."""
 
     def __init__(self, name: str, kind: Kind, python: type) -> None:
@@ -162,25 +185,13 @@ class ScalarKey(KeyType):
     def _hashes(self, keys: list[Any]) -> Hashes:
         return hash_distinct(keys, HASHERS[self._python])
 
-    def hash_column(self, column: pa.Array | pa.ChunkedArray) -> Hashes:
-        if column.null_count:
-            raise KeyTypeError(
-                f"a key column has {column.null_count} nulls, and the key was declared as {self.name}. "
-                "Declare it Optional[...] (None is a key then), or filter the nulls out before.",
-                declared=self.name,
-            )
-        return self.hash_nullable(column)
-
-    def hash_nullable(self, column: pa.Array | pa.ChunkedArray) -> Hashes:
-        """Nulls are None; arrays that Tidegate itself wrote for this type (UUID, Decimal) are read as such."""
-        if isinstance(column, pa.ChunkedArray):
-            parts = [self.hash_nullable(chunk) for chunk in column.chunks]
-            return np.concatenate(parts) if parts else np.empty(0, np.uint64)
-        if pat.is_dictionary(column.type):
-            return taken(self.hash_nullable(column.dictionary), column.indices)
-        if pat.is_null(column.type) or kind_of(column.type) is self.kind:
-            return hash_array(column)
-        return self._hash_foreign(column)
+    def _hash_array(self, array: pa.Array) -> Hashes:
+        """Arrays that Tidegate itself wrote for this type (UUID, Decimal) are read as such."""
+        if pat.is_dictionary(array.type):
+            return taken(self._hash_array(array.dictionary), array.indices)
+        if pat.is_null(array.type) or kind_of(array.type) is self.kind:
+            return hash_array(array)
+        return self._hash_foreign(array)
 
     def _hash_foreign(self, array: pa.Array) -> Hashes:
         """Of a column whose Arrow type alone says another type of key."""

@@ -28,7 +28,7 @@ import pyarrow.types as pat
 from tidegate.errors import KeyTypeError
 from tidegate.state.key_codec import NAN, TUPLE_END, TUPLE_START, WAYS_OUT, Kind, canonical_decimal, plain, text, texts
 from tidegate.state.key_hash import Hashes, fold, hash_array, hash_each, hash_key, kind_of
-from tidegate.state.key_scalars import SCALAR_KEYS, KeyType, ScalarKey, canonical_datetime
+from tidegate.state.key_scalars import SCALAR_KEYS, KeyType, PresentKey, ScalarKey, canonical_datetime
 from tidegate.types import DataType, Naive, NaiveDatetime
 
 __all__ = ["Apart", "KeyType", "common_key_type", "hash_columns", "holds_keys_of", "key_type"]
@@ -37,7 +37,7 @@ __all__ = ["Apart", "KeyType", "common_key_type", "hash_columns", "holds_keys_of
 class OptionalKey(KeyType):
     """None, or a key of `inner`."""
 
-    def __init__(self, inner: ScalarKey | TupleKey) -> None:
+    def __init__(self, inner: PresentKey) -> None:
         self.inner = inner
         self.name = f"optional[{inner.name}]"
 
@@ -63,7 +63,7 @@ class OptionalKey(KeyType):
         return self.inner.hash_nullable(column)
 
 
-class TupleKey(KeyType):
+class TupleKey(PresentKey):
     """A fixed number of parts, each of its own type."""
 
     def __init__(self, parts: Sequence[KeyType]) -> None:
@@ -102,28 +102,16 @@ class TupleKey(KeyType):
         columns = zip(*keys, strict=True)
         return fold([part.hash_many(list(c)) for part, c in zip(self.parts, columns, strict=True)], len(keys))
 
-    def hash_column(self, column: pa.Array | pa.ChunkedArray) -> Hashes:
-        if column.null_count:
-            raise KeyTypeError(
-                f"a key column has {column.null_count} nulls, and the key was declared as {self.name}. "
-                "Declare it Optional[...], or filter the nulls out before.",
-                declared=self.name,
-            )
-        return self.hash_nullable(column)
-
-    def hash_nullable(self, column: pa.Array | pa.ChunkedArray) -> Hashes:
-        if isinstance(column, pa.ChunkedArray):
-            parts = [self.hash_nullable(chunk) for chunk in column.chunks]
-            return np.concatenate(parts) if parts else np.empty(0, np.uint64)
-        if pat.is_null(column.type):
-            return hash_array(column)
-        if not pat.is_struct(column.type) or column.type.num_fields != len(self.parts):
-            raise self._wrong_column(column.type)
-        if not column.null_count:
-            return self.hash_columns([column.field(at) for at in range(len(self.parts))])
+    def _hash_array(self, array: pa.Array) -> Hashes:
+        if pat.is_null(array.type):
+            return hash_array(array)
+        if not pat.is_struct(array.type) or array.type.num_fields != len(self.parts):
+            raise self._wrong_column(array.type)
+        if not array.null_count:
+            return self.hash_columns([array.field(at) for at in range(len(self.parts))])
         # What lies under a null struct is arbitrary, so only the others are looked at.
-        hashes = np.full(len(column), hash_key(None), np.uint64)
-        hashes[column.is_valid().to_numpy(zero_copy_only=False)] = self.hash_nullable(column.drop_null())
+        hashes = np.full(len(array), hash_key(None), np.uint64)
+        hashes[array.is_valid().to_numpy(zero_copy_only=False)] = self._hash_array(array.drop_null())
         return hashes
 
     def hash_columns(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:
@@ -294,7 +282,7 @@ def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:
 
 
 def _optional(inner: KeyType) -> KeyType:
-    return OptionalKey(inner) if isinstance(inner, (ScalarKey, TupleKey)) else inner
+    return OptionalKey(inner) if isinstance(inner, PresentKey) else inner
 
 
 def _of_arrow(arrow: pa.DataType) -> KeyType:
