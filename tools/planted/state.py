@@ -35,6 +35,49 @@ MUTANTS = (
         ("tests/unit/test_state_ttl.py",),
     ),
     Mutant(
+        "default-is-shared",
+        "a default that can change is given out as it is declared, to all keys",
+        (
+            Change(
+                "state/value_handles.py",
+                "        return default if default is None or default is ABSENT else"
+                " self._declaration.value_type.copy(default)\n",
+                "        return default\n",
+            ),
+        ),
+        ("tests/unit/test_state_contract.py",),
+    ),
+    Mutant(
+        "operator-state-changed-under-a-snapshot",
+        "what is added to a list of operator state gets into the snapshot that shares it",
+        (
+            Change(
+                "state/operator_state.py",
+                "        if self.is_shared:\n            self.replace(at, self.elements + kept)\n",
+                "        if False:\n            self.replace(at, self.elements + kept)\n",
+            ),
+        ),
+        ("tests/unit/test_operator_state.py",),
+    ),
+    Mutant(
+        "broadcast-state-changed-under-a-snapshot",
+        "the same for a map",
+        (
+            Change(
+                "state/operator_state.py",
+                "        if self.is_shared:\n            self.entries,",
+                "        if False:\n            self.entries,",
+            ),
+        ),
+        ("tests/unit/test_operator_state.py",),
+    ),
+    Mutant(
+        "kind-in-other-rows",
+        "reducing state is read from RocksDB's files as if its rows were those of a map",
+        (Change("state/declarations.py", '    "reducing": "value",\n', '    "reducing": "map",\n'),),
+        ("tests/unit/test_state_ttl.py",),
+    ),
+    Mutant(
         "swept-under-a-snapshot",
         "what has expired is swept, though a snapshot has taken over something newer that is not written",
         (
