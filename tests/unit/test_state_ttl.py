@@ -521,3 +521,24 @@ def test_an_entry_that_expires_while_it_is_looked_up_is_not_none():
 
     assert 0 < len(found) < 30
     assert set(found) == {5}
+
+
+@pytest.mark.parametrize("fold", ["add_many", "fold_many"])
+def test_a_null_that_is_passed_over_is_no_write(fold):
+    class Passed:
+        lately = ValueState(int | None, ttl=TEN)
+        total = ValueState(int | None, default=0)
+
+    clock = ManualClock()
+    backend, function = new_backend(clock), Passed()
+    bind_states(function, backend)
+    backend.set_current_key(1)
+    function.lately.set(5)
+    clock.advance(9)
+    for handle in (function.lately, function.total):
+        extreme = ("max",) if fold == "fold_many" else ()
+        getattr(handle, fold)(pa.array([1]), pa.array([None], pa.int64()), *extreme)
+    clock.advance(2)
+
+    assert function.lately.get() is None
+    assert list(backend.keys("total")) == []

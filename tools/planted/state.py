@@ -35,6 +35,18 @@ MUTANTS = (
         ("tests/unit/test_state_ttl.py",),
     ),
     Mutant(
+        "passed-over-and-written",
+        "a key whose number is null is written all the same: its time begins anew, its default becomes an entry",
+        (
+            Change(
+                "state/value_handles.py",
+                "        self._write_many(changed.items())\n",
+                "        self._write_many(item for item in totals.items() if item[1] is not None)\n",
+            ),
+        ),
+        ("tests/unit/test_state_ttl.py",),
+    ),
+    Mutant(
         "default-is-shared",
         "a default that can change is given out as it is declared, to all keys",
         (

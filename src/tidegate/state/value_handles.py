@@ -124,6 +124,7 @@ class KeptValue(ValueHandle[T]):
         numbers = self._fitter.values(values, len(keys))
         totals = dict(zip(normalised, self._read_many(normalised), strict=True))
         fit_sum = self._fitter.fit_sum
+        changed: dict[Any, Any] = {}
         folded = []
         for key, number in zip(normalised, numbers, strict=True):
             before = totals[key]
@@ -132,9 +133,9 @@ class KeptValue(ValueHandle[T]):
                 continue
             if before is None:
                 before = start
-            total = totals[key] = number if before is None else fit_sum(fold(before, number))
+            total = totals[key] = changed[key] = number if before is None else fit_sum(fold(before, number))
             folded.append(total)
-        self._write_many(item for item in totals.items() if item[1] is not None)
+        self._write_many(changed.items())
         return folded
 
 
