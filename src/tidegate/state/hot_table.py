@@ -36,6 +36,7 @@ from tidegate.state.rocksdb_rows import cells_for
 if TYPE_CHECKING:
     from tidegate.state.cold_keys import Keys
     from tidegate.state.declarations import Declaration
+    from tidegate.state.rocksdb_cache import TableContext
     from tidegate.state.runs import Columns
 
     Rows = list[tuple[bytes, bytes]]  # parts and cells of one key
@@ -51,9 +52,9 @@ MAX_AHEAD_ROWS = 8192  #: and so many at the most, about ten milliseconds
 class HotTable(ColdTable):
     """Key -> what it has."""
 
-    def __init__(self, declaration: Declaration, *surroundings: Any) -> None:
+    def __init__(self, declaration: Declaration, context: TableContext) -> None:
         self.cells = cells_for(declaration)
-        super().__init__(declaration, *surroundings)
+        super().__init__(declaration, context)
         self.dirty: dict[Any, Any] = {}
         self.dirty_bytes = 0
         self.known = Generations(self._size_of)

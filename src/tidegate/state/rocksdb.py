@@ -35,7 +35,7 @@ from tidegate.state.cold_table import ColdTable
 from tidegate.state.declarations import Declaration, StoredList, StoredMap, StoredValue, ValueState
 from tidegate.state.hot_table import HotTable
 from tidegate.state.key_groups import overlap
-from tidegate.state.rocksdb_cache import Table
+from tidegate.state.rocksdb_cache import Table, TableContext
 from tidegate.state.rocksdb_columns import ColdColumns, ColdColumnValue
 from tidegate.state.rocksdb_files import StateFolder, checkpoint_files, sweep
 from tidegate.state.rocksdb_keys import Addresses, group_prefix
@@ -90,6 +90,7 @@ class RocksStateBackend(TableBackend[Table]):
         self._folder = StateFolder(self.settings.folder)
         self._addresses = Addresses(key_type, key_groups, max_parallelism)
         self._store = RocksStore(self._folder.new("db"), self._options)
+        self._context = TableContext(self._store, self._addresses, self._memory.share)
         self._runs_folder = self._folder.new("runs")
         self._runs_folder.mkdir()
 
@@ -114,7 +115,7 @@ class RocksStateBackend(TableBackend[Table]):
     def _new_plain_value(self, declaration: StoredValue, columnar: bool) -> tuple[Table, Handle]:
         if columnar and isinstance(declaration, ValueState) and declaration.value_type.numpy is not None:
             columns = self._with_runs(ColdColumns, declaration)
-            return columns, ColdColumnValue(declaration, columns)
+            return columns, ColdColumnValue(declaration, columns, self._current)
         if declaration.value_type.name == "int":
             values = self._new_values(declaration)
             intake = self._intake(declaration, declaration.value_type)
@@ -122,7 +123,7 @@ class RocksStateBackend(TableBackend[Table]):
         return super()._new_plain_value(declaration, columnar)
 
     def _with_runs(self, table_class: type[ColdT], declaration: Any) -> ColdT:
-        table = table_class(declaration, *self._surroundings())
+        table = table_class(declaration, self._context)
         part_bytes = min(
             self.settings.table_bytes, max(self.settings.memory_bytes // 32, 64 * 1024)
         )  # a merge has some
@@ -139,11 +140,8 @@ class RocksStateBackend(TableBackend[Table]):
         return self._with_runs(RocksMaps, declaration)
 
     def _new_timers(self, declaration: TimerState) -> tuple[Table, Handle]:
-        timers = RocksTimers(declaration, *self._surroundings())
+        timers = RocksTimers(declaration, self._context)
         return timers, timers
-
-    def _surroundings(self) -> tuple[Any, ...]:
-        return (self._store, self._addresses, self._current, self._memory.share)
 
     def resize(self) -> None:
         """The share of memory has changed."""

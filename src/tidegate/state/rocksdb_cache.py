@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.state.heap_tables import NO_KEY, CurrentKey, refuse_without_key
@@ -90,24 +91,25 @@ class Generations:
         return len(self.young) + len(self.old)
 
 
+@dataclass(frozen=True, slots=True)
+class TableContext:
+    """What the tables of a backend have in common."""
+
+    store: RocksStore
+    addresses: Addresses
+    share: Callable[[], Share]
+
+
 class Table(ABC):
     """All keys of one state: what of it is in memory, over what is on the disk."""
 
     declaration: Declaration
 
-    def __init__(
-        self,
-        declaration: Declaration,
-        store: RocksStore,
-        addresses: Addresses,
-        current: CurrentKey,
-        share: Callable[[], Share],
-    ) -> None:
+    def __init__(self, declaration: Declaration, context: TableContext) -> None:
         self.declaration = declaration
-        self.store = store
-        self.addresses = addresses
-        self.current = current
-        self.share = share
+        self.store = context.store
+        self.addresses = context.addresses
+        self.share = context.share
         self.rebind()
 
     @abstractmethod

@@ -29,6 +29,8 @@ from tidegate.state.hot_table import MAX_UNWRITTEN
 if TYPE_CHECKING:
     from tidegate.state.declarations import ValueState
     from tidegate.state.handles import Column
+    from tidegate.state.heap_tables import CurrentKey
+    from tidegate.state.rocksdb_cache import TableContext
     from tidegate.state.rocksdb_keys import Addresses
     from tidegate.state.sections import SectionReader
 
@@ -117,8 +119,8 @@ class CachedColumns(ColumnTable):
 class ColdColumns(CellTable):
     """Key -> number."""
 
-    def __init__(self, declaration: ValueState[Any], *surroundings: Any) -> None:
-        super().__init__(declaration, *surroundings)
+    def __init__(self, declaration: ValueState[Any], context: TableContext) -> None:
+        super().__init__(declaration, context)
         self.cached = CachedColumns(declaration, self.addresses, self._make_room, self.write_out)
         self.cached.read = self._read
         self.on_read: Callable[[Any, Any], None] = lambda lowest, highest: None  #: what was read lies between
@@ -176,8 +178,8 @@ class ColdColumnValue(ColumnValue):
 
     __slots__ = ("_cold",)
 
-    def __init__(self, declaration: ValueState[Any], table: ColdColumns) -> None:
-        super().__init__(declaration, table.cached, table.current)
+    def __init__(self, declaration: ValueState[Any], table: ColdColumns, current: CurrentKey) -> None:
+        super().__init__(declaration, table.cached, current)
         self._cold = table
         table.on_read = self._note_highest  # sums must not wrap, whatever was stored
 

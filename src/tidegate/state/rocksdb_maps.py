@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tidegate.state.declarations import StoredMap
     from tidegate.state.heap_tables import CurrentKey
     from tidegate.state.hot_table import Rows
+    from tidegate.state.rocksdb_cache import TableContext
     from tidegate.state.runs import Columns
     from tidegate.state.sections import SectionReader
 
@@ -66,10 +67,10 @@ class RocksMaps(HotRows):
 
     tiers = (ENTRIES,)
 
-    def __init__(self, declaration: StoredMap, *surroundings: Any) -> None:
+    def __init__(self, declaration: StoredMap, context: TableContext) -> None:
         self.keys = MapKeys(declaration.key_type)
         self._mean_entry_bytes = ENTRY_BYTES
-        super().__init__(declaration, *surroundings)
+        super().__init__(declaration, context)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ from tidegate.state.timers import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tidegate.state.rocksdb_cache import TableContext
     from tidegate.state.rocksdb_store import Family
     from tidegate.state.sections import SectionReader
     from tidegate.state.timers import TimerState
@@ -98,8 +99,8 @@ class RocksTimers(Table, TimerTable):
 
     family: Family
 
-    def __init__(self, declaration: TimerState, *surroundings: Any) -> None:
-        super().__init__(declaration, *surroundings)
+    def __init__(self, declaration: TimerState, context: TableContext) -> None:
+        super().__init__(declaration, context)
         #: Changes that were taken and may not be written yet. They may be at any time, in the snapshot's thread: a read takes
         #: the dictionary once, and before the rows.
         self.handed_over: Groups = {}

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tidegate.state.cold_keys import Keys
     from tidegate.state.declarations import Declaration, StoredValue
     from tidegate.state.heap_tables import CurrentKey
+    from tidegate.state.rocksdb_cache import TableContext
     from tidegate.state.runs import Column, Columns
     from tidegate.state.sections import SectionReader
 
@@ -42,9 +43,9 @@ MIN_TOGETHER_BYTES = 64 * 1024
 class ColdValues(CellTable, HotTable):
     """Key -> value. `dirty_bytes` are beyond ENTRY_BYTES for each key."""
 
-    def __init__(self, declaration: StoredValue, *surroundings: Any) -> None:
+    def __init__(self, declaration: StoredValue, context: TableContext) -> None:
         self._seen_bytes, self._seen_cells = 0, 1
-        super().__init__(declaration, *surroundings)
+        super().__init__(declaration, context)
         self._is_sized = not self.is_numeric  #: values take more than an entry does
 
     def resize(self) -> None:
