@@ -9,8 +9,8 @@ copy runs first and must pass. The last line of the output is JSON; the exit sta
 
 These means do not know the fault that they look for: tests whose input is drawn or enumerated (`property`), every choice in
 small worlds (`exploration`), seeded runs whose output is compared with the right answer (`random runs`), and the same runs
-compared with the specification (`traces`). They are tried in this order until one finds it, or all of them with `--every-means`.
-The exit status is 1 when a fault is found by none of them.
+compared with the specification (`traces`). They are tried in this order until one finds it, or all of them with
+`--every-means`. The exit status is 1 when a fault is found by none of them.
 """
 
 from __future__ import annotations
