@@ -30,6 +30,7 @@ class ArrowType(DataType):
         self.name = f"arrow:{arrow}"
         self.immutable = not pat.is_nested(arrow)
         self.annotation = arrow
+        self.comes_back = bool(pat.is_integer(arrow) or pat.is_boolean(arrow) or is_text(arrow) or is_bytes(arrow))
         if pat.is_integer(arrow) or pat.is_floating(arrow):
             self.number = np.dtype(arrow.to_pandas_dtype())
 

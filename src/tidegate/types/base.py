@@ -44,6 +44,7 @@ class DataType(ABC):
     annotation: Any  #: `data_type(annotation)` gives this type again
     nullable: bool = False  #: None is a value
     pickles: bool = False  #: reading a column runs pickle: it must come from where it can be trusted
+    comes_back: bool = True  #: the very value, also to a close look: not 3.0 for 3, nor another zone
 
     @abstractmethod
     def _encode(self, values: Sequence[Any]) -> pa.Array:

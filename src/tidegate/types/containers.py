@@ -32,6 +32,7 @@ class OptionalType(DataType):
         self.arrow = inner.arrow
         self.immutable = inner.immutable
         self.pickles = inner.pickles
+        self.comes_back = inner.comes_back
         self.number = inner.number
         self.annotation = Optional[inner.annotation]  # noqa: UP045 - | is not defined for a pyarrow type
 
@@ -67,6 +68,7 @@ class ListType(DataType):
     def __init__(self, element: DataType) -> None:
         self.element = element
         self.pickles = element.pickles
+        self.comes_back = element.comes_back
         self.name = f"list[{element.name}]"
         self.arrow = pa.list_(element.arrow)
         self.annotation = list[element.annotation]  # type: ignore[name-defined]
@@ -99,6 +101,7 @@ class DictType(DataType):
         self.name = f"dict[{key.name}, {value.name}]"
         self.arrow = pa.map_(key.arrow, value.arrow)
         self.pickles = key.pickles or value.pickles
+        self.comes_back = key.comes_back and value.comes_back
         self.annotation = dict[key.annotation, value.annotation]  # type: ignore[name-defined]
 
     def _encode(self, values: Sequence[Any]) -> pa.Array:
@@ -135,6 +138,7 @@ class TupleType(DataType):
         self.arrow = pa.struct([(f"f{at}", part.arrow) for at, part in enumerate(parts)])
         self.immutable = all(part.immutable for part in parts)
         self.pickles = any(part.pickles for part in parts)
+        self.comes_back = all(part.comes_back for part in parts)
         self.annotation = tuple[tuple(part.annotation for part in parts)]  # type: ignore[misc]
 
     def columns_of(self, values: Sequence[Any]) -> list[pa.Array]:
@@ -196,6 +200,7 @@ class DataclassType(DataType):
         self.arrow = pa.struct([(name, type.arrow) for name, type in fields.items()])
         self.immutable = cls.__dataclass_params__.frozen and all(type.immutable for type in fields.values())  # type: ignore[attr-defined]
         self.pickles = any(type.pickles for type in fields.values())
+        self.comes_back = all(type.comes_back for type in fields.values())
         self.annotation = cls
 
     def columns_of(self, values: Sequence[Any]) -> list[pa.Array]:

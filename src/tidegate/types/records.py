@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from itertools import chain
 from typing import Any
 
@@ -84,6 +85,11 @@ class RecordType(ABC):
     def pickles(self) -> bool:
         """Reading rows runs pickle."""
         return any(field.pickles for field in self.field_types)
+
+    def come_back(self, fields: Collection[str] | None = None) -> bool:
+        """Whether a record that was sent is the very record to whoever reads these fields; None: anything of it."""
+        named = zip(self.field_names, self.field_types, strict=True)
+        return all(type.comes_back for name, type in named if fields is None or name in fields)
 
     def copier(self) -> Copier | None:
         """What gives a record that changes to another holder's do not reach; None where nobody can change a record."""
@@ -249,6 +255,12 @@ class SchemaRecords(RecordType):
             for name, field_type, column in zip(names, self.field_types, self._columns(batch), strict=True)
         ]
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def come_back(self, fields: Collection[str] | None = None) -> bool:
+        """A dict that lacks a field has it, as None, when it was sent."""
+        schema: pa.Schema = self.schema
+        lacks = any(field.nullable for field in schema if fields is None or field.name in fields)
+        return not lacks and super().come_back(fields)
 
     def part_named(self, at: int) -> str:
         return f"field {self.field_names[at]!r}"

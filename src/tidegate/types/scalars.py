@@ -120,6 +120,7 @@ class IntType(ScalarType):
 class FloatType(ScalarType):
     name, python, annotation, arrow = "float", float, float, pa.float64()
     number = numpy = np.dtype(np.float64)
+    comes_back = False
 
     def check(self, value: Any) -> None:
         if type(value) is not float:
@@ -209,6 +210,7 @@ class DatetimeType(ScalarType):
 
     name, python, annotation, arrow = "datetime", datetime, datetime, pa.timestamp("us", tz="UTC")
     way_out = "Convert it to a datetime.datetime with a time zone."
+    comes_back = False
 
     def _column(self, values: Sequence[Any]) -> pa.Array:
         zones = set(map(attrgetter("tzinfo"), values))
@@ -243,6 +245,7 @@ class NaiveDatetimeType(ScalarType):
 
     name, python, annotation, arrow = "naive datetime", datetime, NaiveDatetime, pa.timestamp("us")
     way_out = "Convert it to a datetime.datetime without a time zone."
+    comes_back = False  # without its `fold`
 
     def _column(self, values: Sequence[Any]) -> pa.Array:
         for zone in set(map(attrgetter("tzinfo"), values)) - {None}:
