@@ -57,6 +57,9 @@ class OptionalType(DataType):
     def _copied(self, value: Any) -> Any:
         return None if value is None else self.inner.copy(value)
 
+    def _settled(self, value: Any) -> Any:
+        return None if value is None else self.inner.settled(value)
+
     def check(self, value: Any) -> None:
         if value is not None:
             self.inner.check(value)
@@ -88,6 +91,16 @@ class ListType(DataType):
 
     def _copied(self, value: Any) -> Any:
         return value.copy() if self.element.immutable else [self.element.copy(part) for part in value]
+
+    def _settled(self, value: Any) -> Any:
+        if type(value) is not list:
+            return value
+        of = self.element.settled_class
+        return (
+            value.copy()
+            if of is not None and {of}.issuperset(map(type, value))
+            else list(map(self.element.settled, value))
+        )
 
 
 class DictType(DataType):
@@ -127,6 +140,11 @@ class DictType(DataType):
         if self.value.immutable:
             return value.copy()
         return {key: self.value.copy(part) for key, part in value.items()}
+
+    def _settled(self, value: Any) -> Any:
+        if type(value) is not dict:
+            return value
+        return {self.key.settled(key): self.value.settled(part) for key, part in value.items()}
 
 
 class TupleType(DataType):
@@ -182,6 +200,11 @@ class TupleType(DataType):
 
     def _copied(self, value: Any) -> Any:
         return tuple([part.copy(element) for part, element in zip(self.parts, value, strict=True)])
+
+    def _settled(self, value: Any) -> Any:
+        if type(value) is not tuple or len(value) != len(self.parts):
+            return value
+        return tuple([part.settled(element) for part, element in zip(self.parts, value, strict=True)])
 
 
 class DataclassType(DataType):
@@ -267,6 +290,14 @@ class DataclassType(DataType):
         twin: Any = object.__new__(self.cls)
         for name, type in self.fields.items():
             object.__setattr__(twin, name, type.copy(getattr(value, name)))
+        return twin
+
+    def _settled(self, value: Any) -> Any:
+        if value.__class__ is not self.cls or not all(hasattr(value, name) for name in self.fields):
+            return value
+        twin: Any = object.__new__(self.cls)
+        for name, type in self.fields.items():
+            object.__setattr__(twin, name, type.settled(getattr(value, name)))
         return twin
 
 
