@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, pairwise, repeat
 from operator import attrgetter, itemgetter
 from typing import Any, Optional
@@ -95,12 +95,7 @@ class ListType(DataType):
     def _settled(self, value: Any) -> Any:
         if type(value) is not list:
             return value
-        of = self.element.settled_class
-        return (
-            value.copy()
-            if of is not None and {of}.issuperset(map(type, value))
-            else list(map(self.element.settled, value))
-        )
+        return value.copy() if all_settled(self.element, value) else list(map(self.element.settled, value))
 
 
 class DictType(DataType):
@@ -144,6 +139,8 @@ class DictType(DataType):
     def _settled(self, value: Any) -> Any:
         if type(value) is not dict:
             return value
+        if self.key.comes_back and all_settled(self.value, value.values()):
+            return value.copy()
         return {self.key.settled(key): self.value.settled(part) for key, part in value.items()}
 
 
@@ -157,6 +154,8 @@ class TupleType(DataType):
         self.immutable = all(part.immutable for part in parts)
         self.pickles = any(part.pickles for part in parts)
         self.comes_back = all(part.comes_back for part in parts)
+        #: The parts that may have to be settled, and the class of which all values are so by themselves.
+        self._unsettled = [(at, part.settled_class) for at, part in enumerate(parts) if not part.comes_back]
         self.annotation = tuple[tuple(part.annotation for part in parts)]  # type: ignore[misc]
 
     def columns_of(self, values: Sequence[Any]) -> list[pa.Array]:
@@ -204,6 +203,11 @@ class TupleType(DataType):
     def _settled(self, value: Any) -> Any:
         if type(value) is not tuple or len(value) != len(self.parts):
             return value
+        for at, of in self._unsettled:
+            if value[at].__class__ is not of:
+                break
+        else:
+            return self.copy(value)
         return tuple([part.settled(element) for part, element in zip(self.parts, value, strict=True)])
 
 
@@ -299,6 +303,11 @@ class DataclassType(DataType):
         for name, type in self.fields.items():
             object.__setattr__(twin, name, type.settled(getattr(value, name)))
         return twin
+
+
+def all_settled(of: DataType, values: Iterable[Any]) -> bool:
+    """Seen by their classes alone: of a type that has no such class, none is."""
+    return of.settled_class is not None and {of.settled_class}.issuperset(map(type, values))
 
 
 def old_name(cls: type, field: str) -> str:
