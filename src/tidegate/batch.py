@@ -93,6 +93,13 @@ class Batch:
             timestamps=None if self.timestamps is None else self.timestamps[start:stop],
         )
 
+    def as_received(self) -> Batch:
+        """The records as whoever they are sent to gets them, made of columns: an int is a float there where one is declared, a
+        float32 is rounded, a moment is in UTC, and a dict has all its fields."""
+        if self.has_columns and not self.has_rows and not self.has_lists:
+            return self
+        return Batch(self.type, columns=self.columns(), timestamps=self.timestamps)
+
     def take(self, places: np.ndarray[Any, Any]) -> Batch:
         """The records at `places`, as columns."""
         stamps = None if self.timestamps is None else self.timestamps[places]

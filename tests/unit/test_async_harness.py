@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -68,6 +69,28 @@ def test_a_snapshot_has_answers_and_questions_and_only_questions_are_asked_again
 
     assert asked.end_input() == [30, 10]
     assert SEEN == [3, 1, 3]
+    asked.close()
+
+
+MOMENT = datetime(2026, 7, 1, tzinfo=timezone(timedelta(hours=13)))
+
+
+class Zoned(tg.AsyncFunction):
+    async def async_invoke(self, asked: tuple[float, int], ctx: tg.AsyncContext) -> Any:
+        await asyncio.sleep(asked[1])
+        return str(asked), MOMENT, asked[1]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_restore_changes_neither_what_is_asked_about_nor_what_was_answered(fails: bool):
+    asked = harness(Zoned(), input_type=tuple[float, int], returns=tuple[str, datetime, float])
+    asked.process_many([(7, 3), (8, 1)])
+    asked.advance_processing_time("1s")
+    if fails:
+        asked.restore(asked.snapshot())
+
+    day = datetime(2026, 6, 30, 11, tzinfo=UTC)
+    assert list(map(repr, asked.end_input())) == [repr(("(7.0, 3)", day, 3.0)), repr(("(8.0, 1)", day, 1.0))]
     asked.close()
 
 

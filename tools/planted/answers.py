@@ -10,6 +10,18 @@ LOOKUPS = ("tests/unit/test_lookup_join.py",)
 
 MUTANTS = (
     Mutant(
+        "answers-as-they-were-given",
+        "an answer leaves as it was given, and after a restore as its type has made of it",
+        (
+            Change(
+                "task/operators/async_calls.py",
+                "        self._copy_out = self.output_type.settled\n",
+                "        self._copy_out = self.copy or (lambda answer: answer)\n",
+            ),
+        ),
+        ("tests/unit/test_async_harness.py",),
+    ),
+    Mutant(
         "answers-are-not-stored",
         "a checkpoint holds the records in flight, and not the answers that have come",
         (

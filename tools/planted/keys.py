@@ -5,8 +5,27 @@ from __future__ import annotations
 from planted.kinds import Change, Mutant
 
 _KEYS = "tests/protocol/test_keys_property.py"
+_AS_RECEIVED = "tests/protocol/test_keys_as_received.py"
 
 MUTANTS = (
+    Mutant(
+        "keys-as-sent",
+        "records are routed by the keys that they have before columns are made of them",
+        (Change("task/edges.py", "        if not self._changes:\n", "        if True:\n"),),
+        tests=(_AS_RECEIVED,),
+    ),
+    Mutant(
+        "keys-as-sent-before-the-shuffle",
+        "windows that are combined before the shuffle take the keys of records before columns are made of them",
+        (
+            Change(
+                "task/operators/local_slices.py",
+                "        return batch if batch.type.come_back(self._selector.fields) else batch.as_received()\n",
+                "        return batch\n",
+            ),
+        ),
+        tests=(_AS_RECEIVED,),
+    ),
     Mutant(
         "keys-of-a-batch-as-one-column",
         "pyarrow makes one type of the keys of a batch, so that ints beside a float become floats",

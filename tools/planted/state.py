@@ -16,6 +16,24 @@ _MODEL = ("tests/unit/test_state_model.py",)
 
 MUTANTS = (
     Mutant(
+        "values-as-they-were-given",
+        "state gives what it was given, and after a restore what its type has made of it",
+        (
+            Change(
+                "state/fitting.py",
+                "_check_of(data_type) if expected in _PARTLY else data_type.settled\n",
+                "_check_of(data_type) if expected in _PARTLY else data_type.copy\n",
+            ),
+        ),
+        ("tests/unit/test_settled_values.py",),
+    ),
+    Mutant(
+        "zones-of-moments-kept",
+        "a moment in state has its zone until the next restore",
+        (Change("state/fitting.py", "_LOOKED_AT = (*_PARTLY, datetime)", "_LOOKED_AT = _PARTLY"),),
+        ("tests/unit/test_settled_values.py",),
+    ),
+    Mutant(
         "text-not-looked-at",
         "text that no encoder takes gets into state, where every checkpoint will fail by it",
         (Change("state/fitting.py", "_PARTLY = (int, str)", "_PARTLY = (int,)"),),

@@ -194,7 +194,7 @@ def sum(column: str) -> ColumnAggregate:
 
 
 def min(column: str) -> ColumnAggregate:
-    """The smallest value; None where there was none. Not-a-number plays no part.
+    """The smallest value; None where there was none. Not-a-number is it only where there is nothing else.
 
     >>> tg.min("price")
     min('price')
@@ -203,7 +203,7 @@ def min(column: str) -> ColumnAggregate:
 
 
 def max(column: str) -> ColumnAggregate:
-    """The largest value; None where there was none. Not-a-number plays no part.
+    """The largest value; None where there was none. Not-a-number is it only where there is nothing else.
 
     >>> tg.max("price")
     max('price')

@@ -1,7 +1,7 @@
 """How a keyed stream finds the key of a record: by column, by position or by a function of the user's.
 
-Used by the sender (to route) and by the receiver (to find the state); both see the same record, so a key function must be
-deterministic. Hashes are the same for rows and for columns (docs/decisions/0003).
+Used by the sender (to route) and by the receiver (to find the state); both see the same record, as columns make it
+(task/edges.py), so a key function must be deterministic. Hashes are the same for rows and for columns (docs/decisions/0003).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ snapshot, which names the state and the key.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _PARTLY = (int, str)  #: beyond 64 bits, and with a lone surrogate, they cannot be stored
+_LOOKED_AT = (*_PARTLY, datetime)  #: whose zone is not kept
 
 
 class Fitter:
@@ -37,7 +39,9 @@ class Fitter:
         self._declaration = declaration
         self._type = data_type
         #: a value of exactly this class needs no `fit`; None when every value does
-        self.exact = data_type.python if isinstance(data_type, ScalarType) and data_type.python not in _PARTLY else None
+        self.exact = (
+            data_type.python if isinstance(data_type, ScalarType) and data_type.python not in _LOOKED_AT else None
+        )
         #: the value as it is to be kept; raises TypeDeclarationError
         self.fit: Callable[[Any], Any] = self._fit_of(data_type)
 
@@ -50,7 +54,7 @@ class Fitter:
         if isinstance(data_type, ArrowType):
             return self._fit_of_arrow(data_type)
         expected = _python_class(data_type)
-        copy = self._check_of(data_type) if expected in _PARTLY else data_type.copy
+        copy = self._check_of(data_type) if expected in _PARTLY else data_type.settled
 
         def fit(value: Any) -> Any:
             return copy(value) if value.__class__ is expected else self._converted(data_type, value)

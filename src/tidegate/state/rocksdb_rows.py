@@ -174,7 +174,7 @@ class PlainScalarCells(_ObjectCells):
                 plain.encode()
         except (NotPlain, UnicodeEncodeError):
             return self._converted(value)
-        return value
+        return value if self.type.comes_back else self.type.settled(value)
 
     def to_cell(self, kept: Any) -> bytes:
         return _encode(self._to(kept))

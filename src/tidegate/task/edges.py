@@ -89,6 +89,9 @@ class EdgeWriter:
         if self._key is not None:
             keyed = next(op.operator for op in plan.operators if op.uid == edge.edge.downstream)
             self._key_place = key_place(keyed, self._key)
+        chooses = self._key if edge.edge.partitioner is None else edge.edge.partitioner.key
+        #: What chooses the receiver of a record may read of it what is another for the receiver.
+        self._changes = chooses is not None and self._type.typed and not self._type.come_back(chooses.fields)
         self._slots = [plan.next_slot(edge, target, edge.from_layer) for target in range(edge.down_parallelism)]
         self._buffers = [_Buffer() for _ in range(edge.down_parallelism)]
         self._receivers = edge.receivers_of(origin)
@@ -167,6 +170,13 @@ class EdgeWriter:
 
     # -- routing ------------------------------------------------------------------------------------------------
 
+    def _as_received(self, batch: Batch) -> Batch:
+        """The receiver takes the key of what it gets."""
+        if not self._changes:
+            return batch
+        self._in_columns(batch)
+        return batch.as_received()
+
     def _rebalance(self, batch: Batch) -> None:
         """Contiguous shares, so that columns stay slices; small batches go whole to the next in turn."""
         receivers = self._receivers
@@ -178,6 +188,7 @@ class EdgeWriter:
     def _by_choice(self, batch: Batch) -> None:
         partitioner = self._edge.edge.partitioner
         assert partitioner is not None
+        batch = self._as_received(batch)
         try:
             targets = partitioner.targets(batch, len(self._buffers))
         except Exception as error:  # the user's functions
@@ -191,6 +202,7 @@ class EdgeWriter:
             return
         assert self._key is not None
         assert self._key_type is not None
+        batch = self._as_received(batch)
         try:
             hashes = self._key.hashes(batch, self._key_type)
         except Exception as error:  # the user's key function, or a key that cannot be one

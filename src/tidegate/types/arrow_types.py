@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pat
 
+from tidegate.errors import TypeDeclarationError
 from tidegate.types.base import DataType, misfit
 from tidegate.types.copying import copy_record
 from tidegate.types.dictionaries import plain_type
@@ -30,6 +31,7 @@ class ArrowType(DataType):
         self.name = f"arrow:{arrow}"
         self.immutable = not pat.is_nested(arrow)
         self.annotation = arrow
+        self.comes_back = bool(pat.is_integer(arrow) or pat.is_boolean(arrow) or is_text(arrow) or is_bytes(arrow))
         if pat.is_integer(arrow) or pat.is_floating(arrow):
             self.number = np.dtype(arrow.to_pandas_dtype())
 
@@ -49,6 +51,13 @@ class ArrowType(DataType):
 
     def _copied(self, value: Any) -> Any:
         return copy_record(value)
+
+    def _settled(self, value: Any) -> Any:
+        try:
+            (settled,) = self.from_arrow(self.to_arrow([value]))
+        except TypeDeclarationError:
+            return value
+        return settled
 
 
 def _array(values: Sequence[Any], arrow: pa.DataType, declared: str) -> pa.Array:

@@ -43,7 +43,9 @@ class DataType(ABC):
     number: np.dtype[Any] | None = None  #: of its values but None; those of a number that may be None have no `numpy`
     annotation: Any  #: `data_type(annotation)` gives this type again
     nullable: bool = False  #: None is a value
+    settled_class: type | None = None  #: of which all values are settled, where not all of the type are
     pickles: bool = False  #: reading a column runs pickle: it must come from where it can be trusted
+    comes_back: bool = True  #: the very value, also to a close look: not 3.0 for 3, nor another zone
 
     @abstractmethod
     def _encode(self, values: Sequence[Any]) -> pa.Array:
@@ -87,6 +89,13 @@ class DataType(ABC):
         return value if self.immutable else self._copied(value)
 
     def _copied(self, value: Any) -> Any:
+        raise NotImplementedError
+
+    def settled(self, value: Any) -> Any:
+        """A copy of `value` as it is when it is read again. What does not fit stays: to refuse it is the part of `check`."""
+        return self.copy(value) if self.comes_back else self._settled(value)
+
+    def _settled(self, value: Any) -> Any:
         raise NotImplementedError
 
     def check(self, value: Any) -> None:

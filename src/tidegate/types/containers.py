@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, pairwise, repeat
 from operator import attrgetter, itemgetter
 from typing import Any, Optional
@@ -32,6 +32,7 @@ class OptionalType(DataType):
         self.arrow = inner.arrow
         self.immutable = inner.immutable
         self.pickles = inner.pickles
+        self.comes_back = inner.comes_back
         self.number = inner.number
         self.annotation = Optional[inner.annotation]  # noqa: UP045 - | is not defined for a pyarrow type
 
@@ -56,6 +57,9 @@ class OptionalType(DataType):
     def _copied(self, value: Any) -> Any:
         return None if value is None else self.inner.copy(value)
 
+    def _settled(self, value: Any) -> Any:
+        return None if value is None else self.inner.settled(value)
+
     def check(self, value: Any) -> None:
         if value is not None:
             self.inner.check(value)
@@ -67,6 +71,7 @@ class ListType(DataType):
     def __init__(self, element: DataType) -> None:
         self.element = element
         self.pickles = element.pickles
+        self.comes_back = element.comes_back
         self.name = f"list[{element.name}]"
         self.arrow = pa.list_(element.arrow)
         self.annotation = list[element.annotation]  # type: ignore[name-defined]
@@ -87,6 +92,11 @@ class ListType(DataType):
     def _copied(self, value: Any) -> Any:
         return value.copy() if self.element.immutable else [self.element.copy(part) for part in value]
 
+    def _settled(self, value: Any) -> Any:
+        if type(value) is not list:
+            return value
+        return value.copy() if all_settled(self.element, value) else list(map(self.element.settled, value))
+
 
 class DictType(DataType):
     """Insertion order is kept."""
@@ -99,6 +109,7 @@ class DictType(DataType):
         self.name = f"dict[{key.name}, {value.name}]"
         self.arrow = pa.map_(key.arrow, value.arrow)
         self.pickles = key.pickles or value.pickles
+        self.comes_back = key.comes_back and value.comes_back
         self.annotation = dict[key.annotation, value.annotation]  # type: ignore[name-defined]
 
     def _encode(self, values: Sequence[Any]) -> pa.Array:
@@ -125,6 +136,13 @@ class DictType(DataType):
             return value.copy()
         return {key: self.value.copy(part) for key, part in value.items()}
 
+    def _settled(self, value: Any) -> Any:
+        if type(value) is not dict:
+            return value
+        if self.key.comes_back and all_settled(self.value, value.values()):
+            return value.copy()
+        return {self.key.settled(key): self.value.settled(part) for key, part in value.items()}
+
 
 class TupleType(DataType):
     """A fixed number of parts; a struct with the fields f0, f1, ..."""
@@ -135,6 +153,9 @@ class TupleType(DataType):
         self.arrow = pa.struct([(f"f{at}", part.arrow) for at, part in enumerate(parts)])
         self.immutable = all(part.immutable for part in parts)
         self.pickles = any(part.pickles for part in parts)
+        self.comes_back = all(part.comes_back for part in parts)
+        #: The parts that may have to be settled, and the class of which all values are so by themselves.
+        self._unsettled = [(at, part.settled_class) for at, part in enumerate(parts) if not part.comes_back]
         self.annotation = tuple[tuple(part.annotation for part in parts)]  # type: ignore[misc]
 
     def columns_of(self, values: Sequence[Any]) -> list[pa.Array]:
@@ -179,6 +200,16 @@ class TupleType(DataType):
     def _copied(self, value: Any) -> Any:
         return tuple([part.copy(element) for part, element in zip(self.parts, value, strict=True)])
 
+    def _settled(self, value: Any) -> Any:
+        if type(value) is not tuple or len(value) != len(self.parts):
+            return value
+        for at, of in self._unsettled:
+            if value[at].__class__ is not of:
+                break
+        else:
+            return self.copy(value)
+        return tuple([part.settled(element) for part, element in zip(self.parts, value, strict=True)])
+
 
 class DataclassType(DataType):
     """A struct with a field for each field of the class.
@@ -196,6 +227,7 @@ class DataclassType(DataType):
         self.arrow = pa.struct([(name, type.arrow) for name, type in fields.items()])
         self.immutable = cls.__dataclass_params__.frozen and all(type.immutable for type in fields.values())  # type: ignore[attr-defined]
         self.pickles = any(type.pickles for type in fields.values())
+        self.comes_back = all(type.comes_back for type in fields.values())
         self.annotation = cls
 
     def columns_of(self, values: Sequence[Any]) -> list[pa.Array]:
@@ -263,6 +295,19 @@ class DataclassType(DataType):
         for name, type in self.fields.items():
             object.__setattr__(twin, name, type.copy(getattr(value, name)))
         return twin
+
+    def _settled(self, value: Any) -> Any:
+        if value.__class__ is not self.cls or not all(hasattr(value, name) for name in self.fields):
+            return value
+        twin: Any = object.__new__(self.cls)
+        for name, type in self.fields.items():
+            object.__setattr__(twin, name, type.settled(getattr(value, name)))
+        return twin
+
+
+def all_settled(of: DataType, values: Iterable[Any]) -> bool:
+    """Seen by their classes alone: of a type that has no such class, none is."""
+    return of.settled_class is not None and {of.settled_class}.issuperset(map(type, values))
 
 
 def old_name(cls: type, field: str) -> str:

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from itertools import chain
 from typing import Any
 
@@ -85,9 +86,18 @@ class RecordType(ABC):
         """Reading rows runs pickle."""
         return any(field.pickles for field in self.field_types)
 
+    def come_back(self, fields: Collection[str] | None = None) -> bool:
+        """Whether a record that was sent is the very record to whoever reads these fields; None: anything of it."""
+        named = zip(self.field_names, self.field_types, strict=True)
+        return all(type.comes_back for name, type in named if fields is None or name in fields)
+
     def copier(self) -> Copier | None:
         """What gives a record that changes to another holder's do not reach; None where nobody can change a record."""
         return None if all(field.immutable for field in self.field_types) else copy_record
+
+    @abstractmethod
+    def settled(self, row: Any) -> Any:
+        """A copy of a record as it is when it is read again; of one that does not fit, that record."""
 
     def conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch that somebody made, as the columns of this type: in its order, without dictionaries, in its widths.
@@ -160,6 +170,9 @@ class ScalarRecords(RecordType):
     def to_rows(self, batch: pa.RecordBatch) -> list[Any]:
         return self._type.from_arrow(self._columns(batch)[0])
 
+    def settled(self, row: Any) -> Any:
+        return self._type.settled(row)
+
     def check(self, row: Any) -> None:
         self._type.check(row)
 
@@ -178,6 +191,9 @@ class TupleRecords(RecordType):
 
     def to_rows(self, batch: pa.RecordBatch) -> list[Any]:
         return self._type.values_of(self._columns(batch))
+
+    def settled(self, row: Any) -> Any:
+        return self._type.settled(row)
 
     def check(self, row: Any) -> None:
         self._type.check(row)
@@ -200,6 +216,9 @@ class DataclassRecords(RecordType):
 
     def to_rows(self, batch: pa.RecordBatch) -> list[Any]:
         return self._type.values_of(dict(zip(self.field_names, self._columns(batch), strict=True)), batch.num_rows)
+
+    def settled(self, row: Any) -> Any:
+        return self._type.settled(row)
 
     def check(self, row: Any) -> None:
         self._type.check(row)
@@ -250,6 +269,17 @@ class SchemaRecords(RecordType):
         ]
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
+    def settled(self, row: Any) -> Any:
+        if type(row) is not dict or not row.keys() <= set(self.field_names):
+            return row
+        return {name: of.settled(row.get(name)) for name, of in zip(self.field_names, self.field_types, strict=True)}
+
+    def come_back(self, fields: Collection[str] | None = None) -> bool:
+        """A dict that lacks a field has it, as None, when it was sent."""
+        schema: pa.Schema = self.schema
+        lacks = any(field.nullable for field in schema if fields is None or field.name in fields)
+        return not lacks and super().come_back(fields)
+
     def part_named(self, at: int) -> str:
         return f"field {self.field_names[at]!r}"
 
@@ -284,6 +314,9 @@ class UntypedRecords(RecordType):
             "columns came to an untyped stream. Give the operator that made them returns=... with their schema.",
             declared=self.name,
         )
+
+    def settled(self, row: Any) -> Any:
+        return copy_record(row)
 
     def copier(self) -> Copier | None:
         return copy_record

@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pat
 
+from tidegate.errors import TypeDeclarationError
 from tidegate.types.base import DataType, NaiveDatetime, is_numpy_integer, misfit
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -120,6 +121,16 @@ class IntType(ScalarType):
 class FloatType(ScalarType):
     name, python, annotation, arrow = "float", float, float, pa.float64()
     number = numpy = np.dtype(np.float64)
+    comes_back = False
+    settled_class = float
+
+    def _settled(self, value: Any) -> Any:
+        if type(value) is float:
+            return value
+        try:
+            return self._converted(value)
+        except TypeDeclarationError:
+            return value
 
     def check(self, value: Any) -> None:
         if type(value) is not float:
@@ -209,6 +220,15 @@ class DatetimeType(ScalarType):
 
     name, python, annotation, arrow = "datetime", datetime, datetime, pa.timestamp("us", tz="UTC")
     way_out = "Convert it to a datetime.datetime with a time zone."
+    comes_back = False
+
+    def _settled(self, value: Any) -> Any:
+        if type(value) is not datetime or value.tzinfo is UTC or value.utcoffset() is None:
+            return value
+        try:
+            return value.astimezone(UTC)
+        except OverflowError:
+            return value
 
     def _column(self, values: Sequence[Any]) -> pa.Array:
         zones = set(map(attrgetter("tzinfo"), values))
@@ -243,6 +263,10 @@ class NaiveDatetimeType(ScalarType):
 
     name, python, annotation, arrow = "naive datetime", datetime, NaiveDatetime, pa.timestamp("us")
     way_out = "Convert it to a datetime.datetime without a time zone."
+    comes_back = False  # without its `fold`
+
+    def _settled(self, value: Any) -> Any:
+        return value.replace(fold=0) if type(value) is datetime and value.fold else value
 
     def _column(self, values: Sequence[Any]) -> pa.Array:
         for zone in set(map(attrgetter("tzinfo"), values)) - {None}:

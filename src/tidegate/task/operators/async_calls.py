@@ -83,8 +83,9 @@ class AsyncOperator(RunningOperator):
         self._unasked: deque[Asked] = deque()
         self._calls = 0  #: in the loop
         self._most_calls = max(1, calls.settings.capacity // calls.settings.batch_size)
-        self._copy_in = input_type.copier() or _same
-        self._copy_out = self.copy or _same
+        # Both are stored with checkpoints: a restore changes neither what is asked about nor what was answered.
+        self._copy_in = input_type.settled
+        self._copy_out = self.output_type.settled
         self._back: deque[list[Asked]] = deque()  #: answered calls, from the loop
         self._asked: deque[Asked] = deque()  #: those with a time-out, oldest first
         self._opened: asyncio.Future[None] | None = None  #: of the loop
@@ -354,10 +355,6 @@ class AsyncOperator(RunningOperator):
             task.cancel()
         if self._opened is not None:
             self._closing = asyncio.get_running_loop().create_task(self._function.async_close())
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _described(value: Any) -> str:

@@ -65,11 +65,12 @@ class LocalSlicesOperator(RunningOperator):
             return
         if batch.timestamps is None:
             refuse_without_time(self._aligned)
+        columns = batch.columns()
         try:
-            keys = window_keys(self._selector, self._windows, batch)
+            keys = window_keys(self._selector, self._windows, self._as_received(batch))
         except Exception as error:  # the user's key function, or a key that cannot be one
             raise OperatorFailed(self, error, place=self._key_place) from error
-        rows = self._windows.partial(keys, batch.columns(), batch.timestamps)
+        rows = self._windows.partial(keys, columns, batch.timestamps)
         rows = rows.append_column(SLICE_END, pa.array(self._aligned.slice_ends(batch.timestamps)))
         if self._passing:
             self._passing = max(0, self._passing - len(batch))
@@ -81,6 +82,10 @@ class LocalSlicesOperator(RunningOperator):
         self._rows += len(batch)
         if self._rows >= GATHERED_ROWS:
             self._flush()
+
+    def _as_received(self, batch: Batch) -> Batch:
+        """As the windows would see them: whether records are combined before the shuffle changes no key."""
+        return batch if batch.type.come_back(self._selector.fields) else batch.as_received()
 
     def run_watermark(self, watermark: int) -> None:
         if watermark == IDLE:
