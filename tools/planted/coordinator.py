@@ -68,6 +68,30 @@ MUTANTS = (
         (STORED_PARTS,),
     ),
     Mutant(
+        "refused-before-it-is-told",
+        "a savepoint that is stored while its attempt fails is refused, and stands",
+        (
+            Change(
+                "coordinator/execution.py",
+                "            self._handle_waiting()  # a savepoint that stands now is told before it is refused\n",
+                "",
+            ),
+        ),
+        ("tests/unit/test_asks_are_answered.py",),
+    ),
+    Mutant(
+        "a-page-elsewhere-cancels",
+        "HEAD cancels a job, and any page may send it",
+        (Change("rest/app.py", 'request.method in ("GET", "HEAD") and', 'request.method == "GET" and'),),
+        ("tests/unit/test_rest_server.py",),
+    ),
+    Mutant(
+        "a-checkpoint-after-the-savepoint",
+        "a savepoint with the end of the job is one of a job that runs on, and what follows it is committed",
+        (Change("rest/actions.py", "        if then_cancel:", "        if False:"),),
+        ("tests/unit/test_rest_server.py",),
+    ),
+    Mutant(
         "nobody-looks-again",
         "a record that is created where an old one was deleted is taken for the newest",
         (Change("storage/log.py", "if self._create(record) and self._holds(record):", "if self._create(record):"),),
