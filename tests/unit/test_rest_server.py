@@ -27,6 +27,7 @@ from tidegate.rest.problems import Problem
 from tidegate.rest.routes import ROUTES
 from tidegate.rest.server import RestServer, RestSettings, listen
 from tidegate.rest.workers import LOG
+from tidegate.spark.runtime_environment import shown_value
 
 NOBODY = "0" * 32
 
@@ -407,6 +408,22 @@ def test_a_savepoint_and_a_stop_go_through_the_client(rest: Rest, route: str, bo
     until(lambda: rest.get(poll)["status"]["id"] == "COMPLETED")
     assert rest.get(poll)["operation"] == {"location": "file:///data/savepoint-sums-9"}
     assert rest.hands.asked == [asked]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "spark.hadoop.fs.azure.account.key.mine.blob.core.windows.net",
+        "spark.hadoop.fs.s3a.encryption.key",
+        "spark.hadoop.fs.s3a.access.key",
+        "spark.authenticate.secret",
+        "spark.ssl.keyPassword",
+    ],
+)
+def test_settings_of_spark_that_are_secrets_are_hidden(key: str) -> None:
+    assert "hunter2" not in shown_value(key, "hunter2")
+    assert shown_value("spark.driver.extraJavaOptions", f"-D{key}=hunter2").count("hunter2") == 0
+    assert shown_value("spark.app.name", "monkey business") == "monkey business"
 
 
 def test_a_savepoint_with_the_end_of_the_job_is_a_stop_after_which_nothing_more_is_committed(rest: Rest) -> None:

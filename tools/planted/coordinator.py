@@ -80,6 +80,24 @@ MUTANTS = (
         ("tests/unit/test_asks_are_answered.py",),
     ),
     Mutant(
+        "a-pickle-in-flight",
+        "a checkpoint of somebody else has pickles read for a stream that has a type",
+        (Change("wire/records.py", "        if record_type.typed:  #", "        if False:  #"),),
+        ("tests/unit/test_wire.py",),
+    ),
+    Mutant(
+        "a-pickle-to-collect",
+        "a savepoint of somebody else has pickles read in the driver, for a collect() whose stream has a type",
+        (
+            Change(
+                "connectors/collect_sink.py",
+                "if encoding == _PICKLE and self._types.get(uid, UNTYPED).typed:",
+                "if False:",
+            ),
+        ),
+        ("tests/unit/test_connector_driver_sinks.py",),
+    ),
+    Mutant(
         "a-page-elsewhere-cancels",
         "HEAD cancels a job, and any page may send it",
         (Change("rest/app.py", 'request.method in ("GET", "HEAD") and', 'request.method == "GET" and'),),
