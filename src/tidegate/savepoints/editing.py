@@ -24,6 +24,7 @@ import msgspec
 import pyarrow as pa
 
 from tidegate.errors import ConfigurationError
+from tidegate.ids import EVENT_TIME_MARKS
 from tidegate.savepoints.canonical_rows import key_type_named, with_keys
 from tidegate.savepoints.reading import Savepoint, StateTable
 from tidegate.state.declarations import ROWS, Declaration, StoredList, StoredMap, declared_states
@@ -31,6 +32,7 @@ from tidegate.state.keys import key_type as key_type_of
 from tidegate.storage.anywhere import as_uri, reaching_anywhere
 from tidegate.storage.json_values import NotJson, json_copy
 from tidegate.storage.metadata import (
+    IN_FLIGHT,
     CheckpointMetadata,
     FileRef,
     OperatorInfo,
@@ -128,6 +130,16 @@ class SavepointEdit:
             if info.key_type is None:
                 continue
             for name, table in self._stored_tables(info.uid):
+                if table.kind == IN_FLIGHT:  # at the old key groups' subtasks they would find no state of theirs
+                    raise ConfigurationError(
+                        f"operator {info.uid!r} has records in flight, which were sent by its key groups as they are: take a "
+                        "savepoint, or an aligned checkpoint, and edit that"
+                    )
+                if (name, table.kind) == (EVENT_TIME_MARKS, "operator-union") and len(_marks_in(table)) > 1:
+                    raise ConfigurationError(
+                        f"for some keys of operator {info.uid!r} event time had come further than for others, since a restore "
+                        "with records in flight: let the job continue for a while, and edit a later savepoint"
+                    )
                 if table.kind == "raw-keyed":
                     raise ConfigurationError(
                         f"operator {info.uid!r} has raw keyed state, bytes filed under key groups: they cannot be re-hashed"
@@ -381,6 +393,12 @@ def _by_group(rows: pa.Table) -> Iterator[tuple[int, pa.RecordBatch]]:
             for batch in rows.slice(start, at - start).combine_chunks().to_batches():
                 yield groups[start], batch
             start = at
+
+
+def _marks_in(table: StateTable) -> set[int]:
+    """How far event time had come, of runs of key groups (task/operators/event_time_marks.py)."""
+    rows = table.to_arrow().column("value").to_pylist()
+    return {list(row.values())[-1] for row in rows if isinstance(row, dict)}  # a user's own state may have the name
 
 
 def _moved(known: dict[_Key, T], old: str, new: str) -> dict[_Key, T]:
