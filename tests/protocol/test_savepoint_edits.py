@@ -222,3 +222,14 @@ def test_a_savepoint_stands_whose_last_request_was_carried_out_twice() -> None:
     assert inner.get(f"here/{METADATA_NAME}") == data
     with pytest.raises(CheckpointDamaged, match="already"):
         store_savepoint(store, "here", msgspec.structs.replace(metadata, checkpoint=7), format=CANONICAL)
+
+
+def test_a_number_that_is_not_equal_to_itself_has_not_changed() -> None:
+    edit = tg.Savepoint.new("job").add_operator("a", key_type=str)
+    values = pa.table({"key": ["k", "l", "m"], "value": [float("nan"), 0.0, 1.0]})
+    savepoint = edit.add_state("a", "x", values, kind="value", type="float").write(fresh_storage() + "/nan")
+    other = pa.table({"key": ["k", "l", "m"], "value": [float("nan"), float("nan"), 1.0]})
+
+    assert savepoint.diff(tg.Savepoint.load(savepoint.path))[0].is_empty
+    (change,) = savepoint.diff(savepoint.edit().replace_state("a", "x", other).write(fresh_storage() + "/more"))
+    assert (change.changed, change.same) == (1, 2)
