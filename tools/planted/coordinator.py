@@ -80,6 +80,12 @@ MUTANTS = (
         ("tests/unit/test_asks_are_answered.py",),
     ),
     Mutant(
+        "finished-and-in-use",
+        "a driver that learns late that its job has finished takes its folder for one in use, and fails",
+        (Change("coordinator/job.py", "if self._log.reread().finished:  #", "if False:  #"),),
+        ("tests/protocol/test_failing_storage_and_user_code.py",),
+    ),
+    Mutant(
         "a-pickle-in-flight",
         "a checkpoint of somebody else has pickles read for a stream that has a type",
         (Change("wire/records.py", "        if record_type.typed:  #", "        if False:  #"),),
