@@ -68,6 +68,18 @@ MUTANTS = (
         ("tests/databases/test_table_source.py",),
     ),
     Mutant(
+        "two-splits-of-one-name",
+        "of two splits with one id the second is not read",
+        (
+            Change(
+                "connectors/split_check.py",
+                "    if len({split.id for split in splits}) < len(splits):",
+                "    if False:",
+            ),
+        ),
+        POSITIONS,
+    ),
+    Mutant(
         "what-follows-is-left-out",
         "two storages that differ only after a # are one",
         (Change("storage/store.py", '    if "#" in uri:', "    if False:"),),
