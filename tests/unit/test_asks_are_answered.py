@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from execution_kit import DEADLINE_S, RunningJob, job_run, start_job
+from execution_kit import DEADLINE_S, HoldAt, RunningJob, job_run, start_job
 
 from tidegate.client import JobClient
 from tidegate.config import RestartSettings
 from tidegate.coordinator.observing import JobStatus
 from tidegate.coordinator.savepoints import Rescaled, TakenSavepoint
 from tidegate.errors import CheckpointFailed, ConfigurationError, JobFailed, SavepointFailed, TidegateError, TimedOut
-from tidegate.ids import SlotId
 from tidegate.rest.operations import Kind, Operations
 from tidegate.storage.memory_store import MemoryStore
 from tidegate.wire.control import Acknowledge, Committed, Ended, Heartbeat, LogLine, Ready
@@ -176,19 +175,6 @@ def test_an_ask_under_way_is_refused_when_the_job_restarts(ask: str, tmp_path: P
         assert isinstance(answer_to(asked), SavepointFailed | CheckpointFailed)
     job.close()
     assert asked.done() or isinstance(answer_to(asked), TidegateError)
-
-
-class HoldAt:
-    """Crash points at which nobody dies: the storing thread waits at one of them."""
-
-    def __init__(self, point: str) -> None:
-        self._point = point
-        self.is_there, self.may_continue = threading.Event(), threading.Event()
-
-    def reach(self, point: str, slot: SlotId | None = None, checkpoint: int | None = None) -> None:
-        if point == self._point and not self.is_there.is_set():
-            self.is_there.set()
-            assert self.may_continue.wait(DEADLINE_S)
 
 
 STORING = ["driver.before-metadata", "driver.tables-stored", "driver.before-log", "driver.after-log"]

@@ -80,6 +80,18 @@ MUTANTS = (
         ("tests/unit/test_asks_are_answered.py",),
     ),
     Mutant(
+        "a-savepoint-nobody-hears-of",
+        "SIGTERM's savepoint stands a little too late, and people are told to continue from another place",
+        (
+            Change(
+                "terminating.py",
+                "if stopped is not None and stopped.done() and stopped.exception() is None:  #",
+                "if False:  #",
+            ),
+        ),
+        ("tests/unit/test_terminating.py",),
+    ),
+    Mutant(
         "finished-and-in-use",
         "a driver that learns late that its job has finished takes its folder for one in use, and fails",
         (Change("coordinator/job.py", "if self._log.reread().finished:  #", "if False:  #"),),
