@@ -40,7 +40,7 @@ class DatabaseTable(Source):
     :param url: postgresql://user:password@host/database or mysql://...
     :param table: its name, or schema.table
     :param type: a dataclass or pyarrow schema with the columns to read; default: all columns, as the database has them
-    :param key: the column to read along: unique, not null, integer or text; default: the primary key
+    :param key: the column to read along: unique, not null, integer, text or UUID; default: the primary key
     :param splits: how many parts can be read at once (integer keys). Keep it when a job is resumed: parts are named by it
     :param password_env: an environment variable of the driver that holds the password, in place of the URL
     """
