@@ -16,6 +16,7 @@ ChannelId = NewType("ChannelId", int)  #: the sending slot's index in the layer 
 
 EVENT_TIMERS = "_event_time_timers"  #: the state, of a keyed operator, that its timers are stored as
 PROCESSING_TIMERS = "_processing_time_timers"
+EVENT_TIME_MARKS = "fired"  #: the operator state that says of key groups how far event time had come
 
 
 @dataclass(frozen=True, slots=True, order=True)

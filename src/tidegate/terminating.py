@@ -192,9 +192,12 @@ def _end(job: LiveJob, began: float) -> Ended:
     client, limit = job.client, job.config.on_term_timeout_s
     taken_by = began + limit * (1 - END_PART)
     trouble = ""
+    stopped: Future[TakenSavepoint] | None = None
     try:
         if job.way is OnTerm.SAVEPOINT:
-            taken = _stop(job, max(0.1, taken_by - time.monotonic()))
+            within_s = max(0.1, taken_by - time.monotonic())
+            stopped = _ask_to_stop(job, within_s)
+            taken = stopped.result(within_s + 1.0)
             _ends_within(client, began + limit - time.monotonic())
             return Ended(client.name, "a savepoint is stored", taken.path)
         if job.way is OnTerm.CHECKPOINT and _outlives_us(job):
@@ -210,9 +213,11 @@ def _end(job: LiveJob, began: float) -> Ended:
         keep_checkpoints=job.way is not OnTerm.CANCEL,
         commits_within=None if job.way is OnTerm.CANCEL else f"{max(0.1, left / 2):.3f}s",
     )
-    if not _ends_within(client, began + limit - time.monotonic()):
-        what += "; it did not end in time"
-    return Ended(client.name, what, _latest(job))
+    has_ended = _ends_within(client, began + limit - time.monotonic())
+    late = "" if has_ended else "; it did not end in time"
+    if stopped is not None and stopped.done() and stopped.exception() is None:  # it was on its way to storage
+        return Ended(client.name, f"a savepoint is stored{late}", stopped.result().path)
+    return Ended(client.name, what + late, _latest(job))
 
 
 def _ends_within(client: JobClient, seconds: float) -> bool:
@@ -225,11 +230,10 @@ def _ends_within(client: JobClient, seconds: float) -> bool:
     return True
 
 
-def _stop(job: LiveJob, within_s: float) -> TakenSavepoint:
-    """:raises SavepointFailed: :raises ConfigurationError: when nobody has said where to."""
+def _ask_to_stop(job: LiveJob, within_s: float) -> Future[TakenSavepoint]:
+    """:raises ConfigurationError: when nobody has said where to."""
     place = savepoint_directory(job.client.name, job.config.savepoint_dir, job.config.storage)
-    asked = job.client.request_stop(place, timeout=f"{within_s:.3f}s", reason=f"{BY_SIGTERM}, with a savepoint")
-    return asked.result(within_s + 1.0)
+    return job.client.request_stop(place, timeout=f"{within_s:.3f}s", reason=f"{BY_SIGTERM}, with a savepoint")
 
 
 def _outlives_us(job: LiveJob) -> bool:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from databases.kit import Order, batch_of, context, ids_in, ledger_of, new_table, orders, prepared_of
 from databases.servers import TRANSACTION_TIMEOUT_S, DatabaseServer, Postgres, new_folder, removed_afterwards
+from tidegate.batch import Batch
 from tidegate.connectors.contract import CommitOutcome
 from tidegate.connectors.database import bookkeeping
 from tidegate.connectors.database.committables import KeptEpoch, PreparedEpoch, decode
@@ -20,6 +23,7 @@ from tidegate.connectors.database.sink import DatabaseSink, DatabaseUpsertSink
 from tidegate.connectors.database.urls import parse_url
 from tidegate.errors import ConfigurationError, ConnectorError, TypeDeclarationError
 from tidegate.ids import AttemptId
+from tidegate.types import record_type
 
 DONE, ALREADY, RETRY, LOST = CommitOutcome.DONE, CommitOutcome.ALREADY_DONE, CommitOutcome.RETRY, CommitOutcome.LOST
 BOTH_WAYS = pytest.mark.parametrize("commit", ["two-phase", "ledger"])
@@ -341,6 +345,60 @@ def test_an_exactly_once_upsert_leaves_the_newest_value_of_each_key(rig: Rig) ->
     assert rig.server.ask(f"SELECT id, customer FROM {rig.table} ORDER BY id") == [("1", "d"), ("2", "b")]
 
 
+@dataclass
+class Score:
+    name: str
+    points: int
+
+
+def test_of_keys_that_the_database_takes_for_one_the_newest_counts(rig: Rig) -> None:
+    """Without regard to case, as MySQL compares unless it is told otherwise."""
+    column = "varchar(40) PRIMARY KEY"
+    if isinstance(rig.server, Postgres):
+        collation = f"no_case_{rig.table}"
+        rig.server.ask(
+            f"CREATE COLLATION {collation} (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+        )
+        column = f"varchar(40) COLLATE {collation} PRIMARY KEY"
+    else:
+        column = "varchar(40) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci PRIMARY KEY"
+    rig.table = new_table(rig.server, f"name {column}, points bigint")
+    scores = [Score("ann", 1), Score("Ann", 2), Score("bob", 3), Score("ann", 4)]
+    sink = rig.sink(key="name")
+    writer = sink.writer(context(job=rig.table, type=Score))
+    writer.write(batch_of(scores, Score))
+
+    assert rig.committer(sink).commit(writer.prepare(1)) == [DONE]
+    assert rig.server.ask(f"SELECT points FROM {rig.table} ORDER BY points") == [("3",), ("4",)]
+
+
+def test_an_upsert_never_writes_over_the_row_of_another_key(rig: Rig) -> None:
+    """PostgreSQL refuses such a record; the others would take the row that any unique index finds."""
+    rig.table = new_table(rig.server, "id bigint PRIMARY KEY, customer varchar(40) UNIQUE, amount double precision")
+    sink, refused = rig.sink(key="id"), r"refuses a record|'customer' \(customer\) may find the row of another key"
+
+    def write() -> None:
+        writer = rig.writer(sink)
+        writer.write(batch_of([Order(1, "ann", 1.0), Order(2, "ann", 2.0)]))
+        rig.committer(sink).commit(writer.prepare(1))
+
+    with pytest.raises(ConfigurationError, match=refused):
+        write()
+    assert rig.ids() == []
+
+
+def test_an_index_that_holds_the_key_or_what_records_have_not_is_in_nobodys_way(rig: Rig) -> None:
+    columns = (
+        "id bigint PRIMARY KEY, customer varchar(40), amount double precision, number int UNIQUE, UNIQUE (customer, id)"
+    )
+    rig.table = new_table(rig.server, columns)
+    sink = rig.sink(key="id")
+    writer = rig.writer(sink)
+    writer.write(batch_of([Order(1, "ann", 1.0), Order(2, "ann", 2.0), Order(1, "bob", 3.0)]))
+    assert rig.committer(sink).commit(writer.prepare(1)) == [DONE]
+    assert rig.server.ask(f"SELECT id, customer FROM {rig.table} ORDER BY id") == [("1", "bob"), ("2", "ann")]
+
+
 def test_upserts_at_once_are_seen_after_a_flush_and_may_come_again(rig: Rig) -> None:
     sink = DatabaseUpsertSink(rig.server.url, rig.table, key="id")
     writer = rig.writer(sink)
@@ -365,6 +423,46 @@ def test_an_older_upserting_worker_is_cut_off_before_the_next_attempt(rig: Rig) 
         older.flush()
 
     assert rig.server.ask(f"SELECT customer FROM {rig.table}") == [("new",)]
+
+
+# -- values ---------------------------------------------------------------------------------------------------------------
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_the_server_does_not_have_is_a_bad_record_and_not_tried_again(
+    rig: Rig, commit: str, number: float
+) -> None:
+    sink = rig.sink(commit=commit)
+
+    def write() -> Any:
+        writer = rig.writer(sink)
+        writer.write(batch_of([Order(1, "a", number)]))
+        return rig.committer(sink).commit(writer.prepare(1))
+
+    if isinstance(rig.server, Postgres):  # it has them
+        assert write() == [DONE]
+        return
+    with pytest.raises(TypeDeclarationError if commit == "two-phase" else ConfigurationError, match="refuses a record"):
+        write()
+    assert rig.ids() == []
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "-09:30"])
+def test_a_moment_is_the_same_in_whatever_zone_the_stream_has_it(rig: Rig, commit: str, zone: str) -> None:
+    at = "timestamptz" if isinstance(rig.server, Postgres) else "datetime"
+    rig.table = new_table(rig.server, f"id bigint PRIMARY KEY, at {at}")
+    type = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms", zone))])
+    moment = datetime(2026, 7, 1, 12, 0, tzinfo=UTC)
+    columns = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([moment], type.field("at").type)], schema=type)
+    sink = rig.sink(commit=commit)
+    writer = rig.writer(sink, type=type)
+    writer.write(Batch(record_type(type), columns=columns))
+    assert rig.committer(sink).commit(writer.prepare(1)) == [DONE]
+
+    zoned = "at AT TIME ZONE 'UTC'" if isinstance(rig.server, Postgres) else "at"
+    assert rig.server.ask(f"SELECT {zoned} FROM {rig.table}") == [("2026-07-01 12:00:00",)]
 
 
 # -- bounds ---------------------------------------------------------------------------------------------------------------

@@ -124,6 +124,19 @@ def test_keys_that_are_text_or_a_uuid(server: DatabaseServer, loop: Any) -> None
     loop.run(lookup.close())
 
 
+def test_keys_of_a_column_of_a_fixed_width_are_found_without_the_blanks_that_fill_it(
+    server: DatabaseServer, loop: Any
+) -> None:
+    table = new_table(server, "id char(10) PRIMARY KEY, n int")
+    server.ask(f"INSERT INTO {table} VALUES ('ann', 1), ('bob  ', 2), (' eve', 3)")
+    lookup = tg.TableLookup(server.url, table, key="id", columns=["n"])
+
+    found = loop.run(lookup.look_up(["ann", "bob", "bob ", "eve", " eve", "zoe"]))
+
+    assert [row and row["n"] for row in found] == [1, 2, 2, None, 3, None]
+    loop.run(lookup.close())
+
+
 def test_what_is_not_there_is_said_when_the_job_is_built(server: DatabaseServer, customers: str) -> None:
     with pytest.raises(ConfigurationError, match="there is no table 'nowhere'"):
         tg.TableLookup(server.url, "nowhere", key="id")

@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from databases.servers import DatabaseServer
 from tidegate.cli.main import main
 from tidegate.connectors.contract import ReaderContext, Split
 from tidegate.connectors.database.sink import DatabaseSink
-from tidegate.connectors.database.table_source import PAGE_ROWS, DatabaseTable
+from tidegate.connectors.database.table_source import PAGE_ROWS, DatabaseTable, _time_text
 from tidegate.errors import ConfigurationError, TypeDeclarationError
 from tidegate.ids import AttemptId
 from tidegate.testing.crash_points import Crash
@@ -128,6 +128,94 @@ def test_a_table_without_a_usable_key_or_with_other_columns_is_refused(server: D
             mistake()
         assert f"{server.kind}://" in str(raised.value) or "table" in str(raised.value)
         assert not [secret for secret in (server.password, "wrong secret") if secret in str(raised.value)]
+
+
+#: By none of them is one row with a = 'abc1' told from all others.
+NOT_UNIQUE = {
+    "with a column that may be null": "UNIQUE (a, b)",
+    "of the beginning of a text": "UNIQUE (a(3))",
+    "of an expression": "UNIQUE ((substr(a, 1, 3)))",
+    "with an expression": "UNIQUE (a, (b + 1))",
+}
+
+
+@pytest.mark.parametrize("index", NOT_UNIQUE)
+def test_an_index_that_tells_rows_apart_in_another_way_is_not_a_key(server: DatabaseServer, index: str) -> None:
+    """Rows with one value would be read in part, or each be written over the other."""
+    table = new_table(server, "a varchar(40) NOT NULL, b int")
+    definition = NOT_UNIQUE[index].removeprefix("UNIQUE ")
+    if ("a(3)" in definition) if server.kind == "postgresql" else ("expression" in index):
+        pytest.skip("it has no such index")
+    server.ask(f"CREATE UNIQUE INDEX an_index_{table} ON {table} {definition}")
+
+    with pytest.raises(ConfigurationError, match="no unique index on one column"):
+        DatabaseTable(server.url, table, key="a")
+    with pytest.raises(ConfigurationError, match="no unique index on exactly"):
+        DatabaseSink(server.url, table, key="a").writer(context(job=table, type=Pair))
+
+
+@dataclass
+class Pair:
+    a: str
+    b: int
+
+
+def test_keys_that_no_position_can_hold_are_refused_and_uuids_are_not(server: DatabaseServer) -> None:
+    with pytest.raises(ConfigurationError, match="along an integer or a text"):
+        DatabaseTable(server.url, new_table(server, "id numeric(20, 2) PRIMARY KEY"))
+    table = new_table(server, f"id {'uuid' if server.kind == 'postgresql' else 'char(36)'} PRIMARY KEY")
+    codes = sorted(str(UUID(int=number << 96)) for number in range(PAGE_ROWS + 3))
+    server.ask(f"INSERT INTO {table} VALUES " + ", ".join(f"('{code}')" for code in codes))
+    source = DatabaseTable(server.url, table)
+    reader = reader_of(source, source.discover_splits(1))
+    first = record_type(source.record_type).to_rows(reader.poll(1e9))
+    (split,) = reader.splits()
+    reader.close()
+
+    rest = poll_all(reader_of(source, [Split(split.id, json.loads(json.dumps(split.position)))]), source)
+
+    assert [row["id"] for row in first + rest] == codes
+
+
+def test_a_small_integer_that_is_neither_true_nor_false_is_not_taken_for_one(server: DatabaseServer) -> None:
+    if server.kind == "postgresql":
+        pytest.skip("it has a type for that")
+    table = new_table(server, "id bigint PRIMARY KEY, flag tinyint(1)")
+    server.ask(f"INSERT INTO {table} VALUES (1, 0), (2, 1), (3, NULL)")
+    source = DatabaseTable(server.url, table)
+    assert [row["flag"] for row in poll_all(reader_of(source, source.discover_splits(1)), source)] == [
+        False,
+        True,
+        None,
+    ]
+
+    server.ask(f"INSERT INTO {table} VALUES (4, 7)")
+
+    with pytest.raises(TypeDeclarationError, match="column 'flag'"):
+        poll_all(reader_of(source, source.discover_splits(1)), source)
+
+
+def test_columns_without_a_type_of_their_own_come_as_their_text(server: DatabaseServer) -> None:
+    table = new_table(server, "id bigint PRIMARY KEY, price numeric(20, 4), clock time(3), tags json")
+    server.ask(f"INSERT INTO {table} VALUES (1, 12.34, '01:02:03.5', '[1, 2]')")
+    source = DatabaseTable(server.url, table)
+
+    (row,) = poll_all(reader_of(source, source.discover_splits(1)), source)
+
+    assert (row["price"], row["clock"], json.loads(row["tags"])) == ("12.3400", "01:02:03.500000", [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (timedelta(), "00:00:00"),
+        (timedelta(seconds=3723), "01:02:03"),
+        (timedelta(days=34, hours=22, minutes=59, seconds=59), "838:59:59"),
+        (-timedelta(hours=1, microseconds=5), "-01:00:00.000005"),
+    ],
+)
+def test_a_time_is_the_text_that_databases_write(value: timedelta, text: str) -> None:
+    assert _time_text(value) == text
 
 
 def test_a_column_of_another_type_than_declared_is_named(server: DatabaseServer) -> None:

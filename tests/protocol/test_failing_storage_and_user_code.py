@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
@@ -37,13 +38,15 @@ from tidegate.connectors.contract import (
     WriterContext,
 )
 from tidegate.coordinator.observing import JobStatus
+from tidegate.coordinator.recording import LOG_TRIES
 from tidegate.errors import (
     CommitLost,
+    StorageError,
     UserCodeFailed,
 )
 from tidegate.ids import CheckpointId
 from tidegate.storage.log import LogKind
-from tidegate.storage.store import open_store
+from tidegate.storage.store import Data, ObjectStore, open_store
 from tidegate.testing.crash_points import Crash
 from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
 from tidegate.testing.runner import InProcessRun, run_in_process
@@ -118,6 +121,68 @@ def test_finished_that_stands_in_the_log_though_nobody_was_told_is_finished() ->
 
     assert [record.kind.value for record in log_records(storage)] == ["generation", "checkpoint", "finished"]
     assert (result.status, result.error) == (JobStatus.FINISHED, None)
+    assert_exact()
+
+
+class LateStore(FlakyStore):
+    """Nobody answers those who would create the `nth` log record; when they have given up, it is created all the same, right
+    before the next call of `before`."""
+
+    def __init__(self, inner: ObjectStore, nth: int, before: str) -> None:
+        super().__init__(inner, [])
+        self._nth, self._call = nth, before
+        self._late: tuple[str, bytes] | None = None
+        self._tries = LOG_TRIES
+        self._begun: list[str] = []
+
+    def _comes(self, call: str) -> None:
+        if call == self._call and self._late is not None and not self._tries:
+            self._inner.create(*self._late)
+            self._late = None
+
+    def create(self, path: str, data: Data) -> bool:
+        self._comes("create")
+        if "/log/" in path:
+            self._begun += [path] if path not in self._begun else []
+            if self._tries and len(self._begun) >= self._nth and path == self._begun[self._nth - 1]:
+                self._late, self._tries = (path, bytes(memoryview(data))), self._tries - 1
+                raise StorageError("nobody answers")
+        return super().create(path, data)
+
+    def exists(self, path: str) -> bool:
+        self._comes("exists")
+        return super().exists(path)
+
+    def list(self, prefix: str) -> builtins.list[str]:
+        self._comes("list")
+        return super().list(prefix)
+
+    def get(self, path: str) -> bytes:
+        self._comes("get")
+        return super().get(path)
+
+
+@pytest.mark.parametrize("before", ["create", "exists", "list", "get"])
+@pytest.mark.parametrize("nth", [2, 3, 4])
+def test_a_record_that_comes_when_nobody_waits_for_it_any_more(nth: int, before: str) -> None:
+    storage = fresh_storage()
+    env = job(storage, every="40ms")
+    env.restart_strategy("fixed-delay", attempts=5, delay="1s")
+    result = run_in_process(env, store=LateStore(open_store(storage), nth, before))
+
+    assert (result.status, result.error, result.drivers) == (JobStatus.FINISHED, None, 1)
+    assert_exact()
+
+
+@pytest.mark.parametrize("before", ["create", "exists", "list", "get"])
+def test_the_last_record_that_comes_when_nobody_waits_for_it_any_more(before: str) -> None:
+    """The job has finished, and says so, whenever its driver learns of it."""
+    storage = fresh_storage()
+    env = job(storage, every=None)
+    env.restart_strategy("fixed-delay", attempts=5, delay="1s")
+    result = run_in_process(env, store=LateStore(open_store(storage), 3, before))
+
+    assert (result.status, result.error, result.drivers) == (JobStatus.FINISHED, None, 1)
     assert_exact()
 
 

@@ -16,12 +16,15 @@ from test_savepoint_jobs import request, run
 
 import tidegate as tg
 from tidegate.errors import CheckpointDamaged, ConfigurationError, SavepointFailed, StorageError
+from tidegate.ids import EVENT_TIME_MARKS
 from tidegate.protocol.checkpoint_events import StopMode
+from tidegate.storage.log import JobLog
 from tidegate.storage.memory_store import MemoryStore
+from tidegate.storage.paths import JobPaths
 from tidegate.storage.store import open_store
 from tidegate.testing.crash_points import Crash
 from tidegate.testing.ledger_sink import LedgerSink, forget_ledgers, ledger
-from tidegate.testing.runner import Ask
+from tidegate.testing.runner import AllDriversDied, Ask, InProcessRun
 
 SOURCE = Numbered(1, splits=5, per_split=40, rows_per_poll=(2, 1, 0))
 KEYS = 7
@@ -137,6 +140,60 @@ def test_a_savepoint_that_was_edited_restores(parallelism: int) -> None:
     was = {key: total - 1000 for key, total, *_ in ledger("out").rows()}
     assert was == {key: total for key, total, *_ in expected()}
     assert sorted(row[2:5] for row in ledger("out").rows()) == sorted(row[2:5] for row in expected())
+
+
+def test_records_in_flight_keep_their_key_groups() -> None:
+    """They were sent to the subtasks that had them: with others, each would find the state of another subtask."""
+    for seed in range(20):
+        storage = fresh_storage()
+        crashes = [Crash("driver.notified", nth=2)]
+        run_of = InProcessRun(job(storage, unaligned=True, parallelism=3), seed, crashes, max_drivers=1)
+        with pytest.raises(AllDriversDied):
+            run_of.run()
+        newest = JobLog(open_store(storage), JobPaths("job")).read_newest()
+        assert newest is not None
+        assert newest.latest is not None
+        checkpoint = tg.Savepoint.load(f"{storage}/{newest.latest.metadata_path}")
+        if checkpoint.in_flight():
+            break
+
+    with pytest.raises(ConfigurationError, match="'every' has records in flight"):
+        checkpoint.edit().set_max_parallelism(7)
+    renamed = checkpoint.edit().rename_state("every", "total", "sum").write(fresh_storage() + "/renamed")
+    assert len(renamed.in_flight()) == len(checkpoint.in_flight())
+
+
+class Fired(tg.CheckpointedFunction, tg.KeyedProcessFunction):
+    """Keeps what operators that drop by event time keep."""
+
+    def __init__(self, marks: list[tuple[int, int, int]]) -> None:
+        self.marks = marks
+
+    def process_element(self, value: Any, ctx: tg.Context) -> None:
+        pass
+
+    def initialize_state(self, ctx: Any) -> None:
+        self.kept = ctx.operator_state.union_list_state(EVENT_TIME_MARKS, tuple[int, int, int])
+
+    def snapshot_state(self, ctx: Any) -> None:
+        self.kept.set(self.marks)
+
+
+@pytest.mark.parametrize("later", [50, 40])
+def test_key_groups_of_which_event_time_has_come_further_stay_as_they_are(later: int) -> None:
+    env = environment("marks")
+    numbers = env.from_source(SOURCE, uid="source", returns=tuple[int, int])
+    told = numbers.key_by(lambda row: row[1], key_type=int).process(Fired([(0, 64, 40), (64, 128, later)]), uid="late")
+    told.sink_to(LedgerSink("out"), uid="out")
+    ask = Ask(request(StopMode.SUSPEND), after_checkpoints=1)
+    run(env, ask)
+    savepoint = tg.Savepoint.load(ask.outcome.path)
+
+    if later == 40:
+        savepoint.edit().set_max_parallelism(300)
+        return
+    with pytest.raises(ConfigurationError, match="event time had come further"):
+        savepoint.edit().set_max_parallelism(300)
 
 
 def test_a_new_maximum_of_parallelism_hashes_every_key_again() -> None:

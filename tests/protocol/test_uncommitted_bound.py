@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tidegate as tg
+from tidegate.batch import Batch
 from tidegate.connectors.contract import CommitOutcome
 from tidegate.coordinator.observing import JobStatus
 from tidegate.task.operators import sink as sink_operator
@@ -63,6 +64,49 @@ def test_an_outside_that_stays_away_stops_the_job_from_reading_on_at_the_bound(m
     assert "checkpoints that are not committed yet" in failure.error
     assert 0 < max(AwayAtFirst.asked) <= LIMIT_BYTES
     assert ledger("away").rows() == list(range(EPOCHS))
+
+
+class CountingSink(tg.Sink):
+    """Its outside is a number: each committable adds one, whatever its bytes are. It takes one at a time."""
+
+    guarantee = "exactly-once"
+    added: list[int] = []
+
+    def writer(self, context: tg.WriterContext) -> tg.SinkWriter:
+        return CountingWriter()
+
+    def committer(self, context: tg.WriterContext) -> tg.Committer:
+        return CountingCommitter()
+
+
+class CountingWriter(tg.SinkWriter):
+    def __init__(self) -> None:
+        self._rows: list[int] = []
+
+    def write(self, batch: Batch) -> None:
+        self._rows += batch.rows()
+
+    def prepare(self, checkpoint: int) -> list[bytes]:
+        prepared, self._rows = [b"one more"] * len(self._rows), []
+        return prepared
+
+
+class CountingCommitter(tg.Committer):
+    def commit(self, committables: list[bytes]) -> list[CommitOutcome]:
+        CountingSink.added.append(1)
+        return [CommitOutcome.DONE] + [CommitOutcome.RETRY] * (len(committables) - 1)
+
+
+@pytest.mark.property
+def test_what_is_prepared_twice_in_the_same_bytes_is_committed_twice() -> None:
+    CountingSink.added.clear()
+    env = tg.StreamEnvironment("same")
+    env.checkpointing(every="20ms", storage="memory://same-bytes")
+    script = [1, 2, 3, Checkpoint(), 4, 5]
+    env.from_source(ScriptedSource(script, int), uid="in").sink_to(CountingSink(), uid="out")
+
+    assert run_in_process(env, seed=1).status is JobStatus.FINISHED
+    assert len(CountingSink.added) == 5
 
 
 @pytest.mark.property

@@ -279,6 +279,19 @@ class ScriptedCluster:
         self.slots[0].say(ToDriver("sink", 0, "surprise", b""))
 
 
+class HoldAt:
+    """Crash points at which nobody dies: the storing thread waits at one of them."""
+
+    def __init__(self, point: str) -> None:
+        self._point = point
+        self.is_there, self.may_continue = threading.Event(), threading.Event()
+
+    def reach(self, point: str, slot: SlotId | None = None, checkpoint: int | None = None) -> None:
+        if point == self._point and not self.is_there.is_set():
+            self.is_there.set()
+            assert self.may_continue.wait(DEADLINE_S)
+
+
 @dataclass
 class RunningJob:
     """A job in the hands of a test."""

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from execution_kit import DEADLINE_S, RunningJob, job_run, start_job
+from execution_kit import DEADLINE_S, HoldAt, RunningJob, job_run, start_job
 
 from tidegate.client import JobClient
 from tidegate.config import RestartSettings
 from tidegate.coordinator.observing import JobStatus
-from tidegate.coordinator.savepoints import Rescaled
+from tidegate.coordinator.savepoints import Rescaled, TakenSavepoint
 from tidegate.errors import CheckpointFailed, ConfigurationError, JobFailed, SavepointFailed, TidegateError, TimedOut
 from tidegate.rest.operations import Kind, Operations
 from tidegate.storage.memory_store import MemoryStore
@@ -175,6 +175,48 @@ def test_an_ask_under_way_is_refused_when_the_job_restarts(ask: str, tmp_path: P
         assert isinstance(answer_to(asked), SavepointFailed | CheckpointFailed)
     job.close()
     assert asked.done() or isinstance(answer_to(asked), TidegateError)
+
+
+STORING = ["driver.before-metadata", "driver.tables-stored", "driver.before-log", "driver.after-log"]
+
+
+@pytest.mark.property
+@pytest.mark.parametrize("ask", ["savepoint", "stop", "drain"])
+@pytest.mark.parametrize("point", STORING)
+@pytest.mark.parametrize("restarts", [True, False], ids=["restarts", "fails"])
+def test_what_is_stored_when_the_attempt_fails_is_told_as_it_is(
+    restarts: bool, point: str, ask: str, tmp_path: Path
+) -> None:
+    """The storing thread is the last to end, and what it does then counts: whoever is told that nothing was taken relies on
+    a job that has stopped by it."""
+    settings = {"restart": RestartSettings("fixed-delay", attempts=1, delay_s=0.0)} if restarts else {}
+    job = start_job(tmp_path, **settings)
+    job.until(JobStatus.RUNNING)
+    job.job.recorder.crash_points = held = HoldAt(point)
+    storing, entered = job.execution._storing, threading.Event()
+    drain = storing.drain
+
+    def watched_drain() -> None:
+        entered.set()
+        drain()
+
+    storing.drain = watched_drain  # type: ignore[method-assign]
+    future = job.client.request_savepoint() if ask == "savepoint" else job.client.request_stop(drain=ask == "drain")
+    assert held.is_there.wait(DEADLINE_S)
+    fail(job)
+    assert entered.wait(DEADLINE_S)
+
+    held.may_continue.set()
+
+    answer = answer_to(future)
+    if ask != "savepoint" and restarts:
+        assert job.ended is JobStatus.FINISHED
+    elif restarts:
+        job.close()
+    stands = {str(path.parent) for path in (tmp_path / "savepoints").rglob("_metadata.json")}
+    told = {answer.path.removeprefix("file://")} if isinstance(answer, TakenSavepoint) else set()
+    assert told == stands
+    job.close()
 
 
 def test_a_rescale_is_answered_when_the_job_runs_again_though_its_first_attempt_fails(

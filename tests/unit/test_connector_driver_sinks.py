@@ -143,6 +143,20 @@ def test_many_records_travel_in_several_messages_in_order():
     assert results.rows("out") == list(range(50_000))
 
 
+def test_what_is_pickled_for_a_stream_with_a_type_is_not_taken():
+    """The committables of a savepoint may be of somebody else, and what they hold would be read in the driver."""
+    context, sent = writer_context(None)
+    writer = CollectSink().writer(context)
+    writer.write(batch_of([1], None))
+    CollectSink().committer(context).commit(writer.prepare(1))
+    results = CollectedResults()
+    results.expect("out", record_type(int))
+
+    with pytest.raises(ProtocolViolation, match="its stream has a type"):
+        deliver(results, sent)
+    assert results.rows("out") == []
+
+
 def test_columns_are_sent_as_they_are():
     context, sent = writer_context(int)
     writer = CollectSink().writer(context)

@@ -10,13 +10,18 @@ import os
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 from connector_kit import batch_of, read_all, writer_context
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 import tidegate as tg
@@ -411,6 +416,40 @@ def test_what_is_written_is_read_back_by_the_file_source(tmp_path, format):
     assert read_all(Files(tmp_path, format, type=Everything)) == ROWS
 
 
+@dataclass(frozen=True)
+class Anything:
+    text: str
+    number: float
+    maybe: int | None
+    raw: bytes
+
+
+TEXTS = st.one_of(st.text(), st.text(st.sampled_from("\r\n\t\"',; \0\u2028\u0085\ufeffa"), max_size=6))
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@pytest.mark.property
+@settings(deadline=None)
+@given(
+    rows=st.lists(
+        st.builds(Anything, TEXTS, NUMBERS, st.none() | st.integers(-(2**63), 2**63 - 1), st.binary()), min_size=1
+    )
+)
+@example(rows=[Anything("a\rb", 0.0, None, b"")])
+@pytest.mark.parametrize("format", ["jsonl", "csv", "parquet"])
+def test_whatever_is_written_is_read_back_by_us_and_by_others(format, rows):
+    with TemporaryDirectory() as folder:
+        FileCommitter().commit(prepared(FileSink(folder, format), rows, Anything))
+
+        assert read_all(Files(folder, format, type=Anything)) == rows
+        (part,) = visible(folder)
+        if format == "csv":  # by one that knows no type
+            options = csv.ConvertOptions(column_types={"text": pa.string()}, strings_can_be_null=False)
+            parse = csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
+            table = csv.read_csv(Path(folder, part), convert_options=options, parse_options=parse)
+            assert table.column("text").to_pylist() == [row.text for row in rows]
+
+
 def test_json_lines_as_documented(tmp_path):
     rows = [
         (1, "a"),
@@ -482,6 +521,14 @@ def test_a_uri_that_is_no_store_or_holds_a_secret_is_refused_in_words(path):
         FileSink(path)
 
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("sign", ["#1", "?x=1"])
+def test_a_file_uri_whose_path_would_be_cut_is_refused_and_a_bare_path_is_taken_as_it_is(tmp_path, sign):
+    for make in (FileSink, Files):
+        with pytest.raises(ConfigurationError, match="ends the path of a URI"):
+            make(f"file://{tmp_path}/out{sign}")
+        assert sign in str(make(f"{tmp_path}/out{sign}").__dict__)
 
 
 def test_a_file_uri_names_a_local_folder(tmp_path):

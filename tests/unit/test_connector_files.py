@@ -223,6 +223,8 @@ def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
         ("csv", b'n,s\n1,"a"b\n', {}, "line 2"),
         ("csv", b"n,t\n1,a\n", {"type": Small}, "line 1: the header lacks s; it has n, t"),
         ("csv", b"n\n1\n", {"type": tuple[int, str]}, "the header has 1 columns, the type 2"),
+        ("csv", b"n,s,n\n1,a,2\n", {}, "line 1: the header has 'n' more than once"),
+        ("csv", b"n,s,n\n1,a,2\n", {"type": Small}, "line 1: the header has 'n' more than once"),
         (
             "csv",
             b"n\n1\nx\n",

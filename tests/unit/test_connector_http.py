@@ -22,12 +22,14 @@ class Service:
     def __init__(self) -> None:
         self.answers: list[int] = []
         self.requests: list[tuple[dict[str, str], bytes]] = []
+        self.paths: list[str] = []
         service = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 service.requests.append((dict(self.headers), body))
+                service.paths.append(self.path)
                 self.send_response(service.answers.pop(0) if service.answers else 200)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -104,6 +106,25 @@ def test_a_service_that_stays_busy_ends_the_attempt_and_one_that_refuses_ends_th
     writer.close()
 
     assert "s3cret" not in str(busy.value) + str(refused.value)
+
+
+def test_a_uid_and_a_path_may_be_any_text(service: Service) -> None:
+    """They are sent in ASCII; what is escaped already stays as it is."""
+    writer = HttpSink(f"{service.url}/größe 日/a%20b?q=ü&n=1").writer(writer_context(int, uid="größe\n日 %")[0])
+    writer.write(batch_of([1], int))
+    writer.flush()
+    writer.close()
+
+    ((headers, _),) = service.requests
+    assert headers["Idempotency-Key"] == "orders/gr%C3%B6%C3%9Fe%0A%E6%97%A5%20%25/0/g1-a1/0"
+    assert service.paths == ["/in/gr%C3%B6%C3%9Fe%20%E6%97%A5/a%20b?q=%C3%BC&n=1"]
+
+
+@pytest.mark.parametrize("headers", [{"A": "b\r\nEvil: 1"}, {"größe": "1"}, {"A": "日"}, {"A\n": "1"}])
+def test_headers_that_cannot_be_sent_are_refused_where_they_are_given(headers: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="the header") as refused:
+        HttpSink("http://127.0.0.1/", headers=headers)
+    assert "Evil" not in str(refused.value)
 
 
 def test_a_service_that_is_not_there_is_named() -> None:

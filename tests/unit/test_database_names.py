@@ -7,10 +7,13 @@ import sys
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidegate.connectors.database.committables import KeptEpoch, PreparedEpoch, batches_of, decode, encode
 from tidegate.connectors.database.mysql import _name_of, _xid
 from tidegate.connectors.database.names import SessionName, TransactionName, session_is_before, sink_id
+from tidegate.connectors.database.rows import newest_of_each_key
 from tidegate.connectors.database.session import connect
 from tidegate.connectors.database.sink import DatabaseSink
 from tidegate.connectors.database.urls import parse_url
@@ -28,6 +31,17 @@ def test_a_transaction_is_found_again_by_its_name() -> None:
 @pytest.mark.parametrize("text", ["", "tidegate:x", "somebody:else", str(NAME) + "0", str(NAME).replace("g3", "h3")])
 def test_the_names_of_others_are_not_taken_for_ours(text: str) -> None:
     assert TransactionName.parse(text) is None
+
+
+@pytest.mark.property
+@given(st.lists(st.tuples(st.sampled_from(["a", "A", "b", "B", "c"]), st.integers())))
+def test_the_newest_rows_of_keys_leave_what_all_rows_would_have_left(rows: list[tuple[str, int]]) -> None:
+    """In a table that takes keys of another case for the same, and in one that does not."""
+    newest = newest_of_each_key(rows, ["key", "value"], ["key"])
+
+    assert len({key for key, _ in newest}) == len(newest)
+    for same in (str.lower, str):
+        assert {same(key): value for key, value in newest} == {same(key): value for key, value in rows}
 
 
 def test_an_xa_id_holds_the_same_name_in_its_two_parts() -> None:

@@ -194,6 +194,12 @@ def test_a_split_that_no_checkpoint_can_keep_is_refused_with_the_users_class(spl
         kept_splits([Split("fine", {"n": 1}), split], Words())
 
 
+def test_two_splits_of_one_name_are_refused() -> None:
+    """Of one of them a checkpoint would have no position."""
+    with pytest.raises(ConfigurationError, match="Words names two splits 'b'"):
+        kept_splits([Split("a"), Split("b", 1), Split("c"), Split("b", 2)], Words())
+
+
 def test_what_is_kept_of_a_split_is_a_copy_that_the_reader_cannot_change():
     position = {"n": [1]}
     (kept,) = kept_splits([Split("a", position)], Words())

@@ -27,6 +27,7 @@ from tidegate.rest.problems import Problem
 from tidegate.rest.routes import ROUTES
 from tidegate.rest.server import RestServer, RestSettings, listen
 from tidegate.rest.workers import LOG
+from tidegate.spark.runtime_environment import shown_value
 
 NOBODY = "0" * 32
 
@@ -277,13 +278,28 @@ def test_a_server_that_others_can_reach_makes_up_a_token(own_registry: Path) -> 
 # -- acting -----------------------------------------------------------------------------------------------------------
 
 
-def test_only_a_page_of_our_own_cancels_with_get(rest: Rest) -> None:
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_only_a_page_of_our_own_cancels_with_get(rest: Rest, method: str) -> None:
+    """A page elsewhere can send both without a word of where it comes from, but for what browsers add."""
     path = f"/jobs/{{job}}{CANCEL_BY_GET}"
-    for head in ({}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "none"}):
-        found, answer = rest("GET", path, headers=head)
-        assert (found, rest.hands.canceled) == (403, 0), answer
-    assert rest("GET", path, headers={"Sec-Fetch-Site": "same-origin"}) == (202, {})
+    for prefix in ("", "/v1"):
+        for head in ({}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "none"}):
+            for end in ("", "?mode=cancel", "%0A", "%0D"):
+                found, answer = rest.text(method, prefix + path + end, headers=head)
+                assert (found in (403, 404), rest.hands.canceled) == (True, 0), (end, answer)
+    assert rest.text(method, path, headers={"Sec-Fetch-Site": "same-origin"})[0] == 202
     assert rest.hands.canceled == 1
+
+
+def test_nothing_that_a_page_elsewhere_can_ask_for_acts_on_a_job(rest: Rest) -> None:
+    """Such a page sends no origin with GET and HEAD, and may not read the answer: but what is asked for has been done."""
+    rest.hands.may_answer.set()
+    real = {"vertexid": rest.vertex(1), "subtaskindex": "0", "checkpointid": "2", "triggerid": NOBODY}
+    real |= {"rescaleuuid": NOBODY, "taskmanagerid": "node:100", "log": LOG, "jobid": rest.job.id}
+    for path in sorted({route.path for route in ROUTES}):
+        for method in ("GET", "HEAD"):
+            rest.text(method, path.format_map(real), headers={"Sec-Fetch-Site": "cross-site"})
+    assert (rest.hands.canceled, rest.server.operations._all) == (0, {})
 
 
 def test_cancel(rest: Rest) -> None:
@@ -394,17 +410,36 @@ def test_a_savepoint_and_a_stop_go_through_the_client(rest: Rest, route: str, bo
     assert rest.hands.asked == [asked]
 
 
-def test_a_savepoint_may_be_followed_by_a_cancel_and_its_failure_is_not(rest: Rest) -> None:
+@pytest.mark.parametrize(
+    "key",
+    [
+        "spark.hadoop.fs.azure.account.key.mine.blob.core.windows.net",
+        "spark.hadoop.fs.s3a.encryption.key",
+        "spark.hadoop.fs.s3a.access.key",
+        "spark.authenticate.secret",
+        "spark.ssl.keyPassword",
+    ],
+)
+def test_settings_of_spark_that_are_secrets_are_hidden(key: str) -> None:
+    assert "hunter2" not in shown_value(key, "hunter2")
+    assert shown_value("spark.driver.extraJavaOptions", f"-D{key}=hunter2").count("hunter2") == 0
+    assert shown_value("spark.app.name", "monkey business") == "monkey business"
+
+
+def test_a_savepoint_with_the_end_of_the_job_is_a_stop_after_which_nothing_more_is_committed(rest: Rest) -> None:
+    """A job that runs on commits a checkpoint after the savepoint: whoever resumes from it would have those records twice."""
     rest.hands.may_answer.set()
-    _, answer = rest("POST", "/jobs/{job}/savepoints", {"cancel-job": True})
-    until(lambda: rest.get(f"/jobs/{{job}}/savepoints/{answer['request-id']}")["operation"] is not None)
-    assert rest.hands.canceled == 1
+    _, answer = rest("POST", "/jobs/{job}/savepoints", {"cancel-job": True, "formatType": "NATIVE"})
+    poll = f"/jobs/{{job}}/savepoints/{answer['request-id']}"
+    until(lambda: rest.get(poll)["operation"] is not None)
+    assert rest.get(poll)["operation"] == {"location": "file:///data/savepoint-sums-9"}
+    assert rest.hands.asked == [("stop", "file:///data/sums/savepoints", "native")]
     rest.hands.failure = SavepointFailed("no space")
     _, answer = rest("POST", "/jobs/{job}/savepoints", {"cancel-job": True})
-    until(lambda: rest.get(f"/jobs/{{job}}/savepoints/{answer['request-id']}")["operation"] is not None)
-    cause = rest.get(f"/jobs/{{job}}/savepoints/{answer['request-id']}")["operation"]["failure-cause"]
-    assert cause["stack-trace"] == "tidegate.SavepointFailed: no space"
-    assert rest.hands.canceled == 1
+    poll = f"/jobs/{{job}}/savepoints/{answer['request-id']}"
+    until(lambda: rest.get(poll)["operation"] is not None)
+    assert rest.get(poll)["operation"]["failure-cause"]["stack-trace"] == "tidegate.SavepointFailed: no space"
+    assert rest.hands.canceled == 0
 
 
 def test_a_rescale_says_how_long_the_gap_was(rest: Rest) -> None:

@@ -196,6 +196,22 @@ def test_a_place_that_cannot_be_is_refused(uri: str) -> None:
         open_store(uri)
 
 
+@pytest.mark.parametrize(
+    "uri", ["file:///jobs#1", "s3://bucket/jobs#1", "s3://bucket#1", "hdfs://node:1/jobs#1", "gs://bucket/#"]
+)
+def test_places_that_would_be_one_without_their_fragment_are_refused(uri: str) -> None:
+    with pytest.raises(ConfigurationError, match="holds a '#'"):
+        open_store(uri)
+
+
+def test_a_local_folder_may_have_a_number_sign_in_its_name(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "jobs#1"))
+    store.put("a", b"x")
+
+    assert open_store(store.location).get("a") == b"x"
+    assert (tmp_path / "jobs#1" / "a").exists()
+
+
 # -- credentials ---------------------------------------------------------------------------------------------------
 
 

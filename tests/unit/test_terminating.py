@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from execution_kit import RunningJob, start_job
+from execution_kit import HoldAt, RunningJob, start_job
 
 import tidegate as tg
 from tidegate import terminating
@@ -137,6 +137,30 @@ def test_what_is_not_done_in_time_is_given_up_and_the_job_ends_all_the_same(how:
     assert said.startswith(f"job: stopped by SIGTERM; no new {how} was taken (")
     assert said.endswith(f"); checkpoint {kept} is kept: --resume latest continues from it")
     assert newest_record(tmp_path).kind is LogKind.CANCELED
+
+
+def test_a_savepoint_that_is_stored_a_little_too_late_is_told_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job has stopped by it: whoever was told to continue from "latest" would find it at its end."""
+    job = running(tmp_path, on_term="savepoint", on_term_timeout_s=1.0)
+    job.client.checkpoint_now()
+    job.job.recorder.crash_points = held = HoldAt("driver.before-log")
+    cancel = job.client.cancel
+
+    def late(*arguments: Any, **more: Any) -> None:
+        assert held.is_there.is_set()
+        cancel(*arguments, **more)
+        held.may_continue.set()
+
+    monkeypatch.setattr(job.client, "cancel", late)
+
+    said = ended_by_sigterm(job)
+
+    (stored,) = (path.parent for path in (tmp_path / "savepoints").rglob("_metadata.json"))
+    assert f"a savepoint is stored: --resume file://{stored} continues from it" in said.replace(
+        "; it did not end in time", ""
+    )
 
 
 def test_a_job_that_does_not_run_yet_is_canceled(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tidegate.types import record_type
 from tidegate.wire import control, handshake
 from tidegate.wire.frame import (
     FLAG_PICKLED,
+    FLAG_TIMESTAMPS,
     OVERHEAD_BYTES,
     PAYLOAD_OFFSET,
     VERSION,
@@ -177,6 +178,21 @@ def test_a_pickle_of_a_stranger_is_never_read() -> None:
     with pytest.raises(ProtocolViolation):
         decode_records(received(forged), record_type(None)).rows()
     assert Trap.sprung == 0
+
+
+@pytest.mark.parametrize("annotation", [int, str, tuple[int, str], Order, pa.schema([("n", pa.int32())])])
+@pytest.mark.parametrize("stamped", [False, True])
+def test_for_a_stream_with_a_type_no_pickle_is_read(annotation: Any, stamped: bool) -> None:
+    """Frames are also in checkpoints, which may be of somebody else."""
+    Trap.sprung = 0
+    stamps = (8).to_bytes(4, "little") + bytes(8) if stamped else b""
+    flags = FLAG_PICKLED | (FLAG_TIMESTAMPS if stamped else 0)
+    frame = Frame(Kind.RECORDS, 0, 0, 0, 0, 0, 1, 0, flags, memoryview(stamps + pickle.dumps([Trap()])))
+
+    with pytest.raises(ProtocolViolation, match="pickles are read for streams without a type alone"):
+        decode_records(frame, record_type(annotation)).rows()
+    assert Trap.sprung == 0
+    assert decode_records(frame, record_type(None)).rows() == ["sprung"]
 
 
 # -- control messages -------------------------------------------------------------------------------------------------

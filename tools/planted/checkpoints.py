@@ -29,7 +29,39 @@ TAKING_OVER = "tests/unit/test_taking_over.py"
 UNALIGNED_SLOT = "tests/protocol/test_unaligned_slot.py"
 WIRE = "tests/unit/test_wire.py"
 
+EDITS = ("tests/protocol/test_savepoint_edits.py",)
+
 MUTANTS = (
+    Mutant(
+        "dropped-state-comes-back",
+        "an operator that is added where one was dropped has its state",
+        (Change("savepoints/editing.py", '        self._uids.pop(self._stored_uid(uid) or "", None)\n', ""),),
+        EDITS,
+    ),
+    Mutant(
+        "records-in-flight-to-other-key-groups",
+        "keys are hashed again under records that are on their way to the subtasks of before",
+        (Change("savepoints/editing.py", "                if table.kind == IN_FLIGHT:", "                if False:"),),
+        ("tests/protocol/test_savepoint_tables.py",),
+    ),
+    Mutant(
+        "a-position-stays-behind",
+        "a source that is renamed goes on where it was before its position was set",
+        (Change("savepoints/editing.py", "        self._positions = _moved(self._positions, old, new)\n", ""),),
+        EDITS,
+    ),
+    Mutant(
+        "one-savepoint-over-another",
+        "the tables of a savepoint are written over before it is refused to stand there",
+        (Change("savepoints/editing.py", 'if store.exists(f"{target}/{METADATA_NAME}"):', "if False:"),),
+        EDITS,
+    ),
+    Mutant(
+        "a-savepoint-in-its-own-way",
+        "a request that was carried out twice has found a savepoint in its place",
+        (Change("storage/savepoint_format.py", " and store.get(path) != data", ""),),
+        EDITS,
+    ),
     Mutant(
         "records-after-a-suspend",
         "slots continue after the savepoint of a stop",

@@ -50,6 +50,84 @@ MUTANTS = (
         ("tests/unit/test_connector_files.py",),
     ),
     Mutant(
+        "the-first-row-of-a-key-says-when",
+        "an upsert writes the newest row of a key where its first stood, before rows that the database takes for the same key",
+        (Change("connectors/database/rows.py", "        newest.pop(values, None)\n", ""),),
+        ("tests/unit/test_database_names.py",),
+    ),
+    Mutant(
+        "keys-that-are-half-of-an-index",
+        "the columns of a unique index that may not be null are taken for a key without the others",
+        (
+            Change(
+                "connectors/database/mysql.py",
+                "        for index in {index for index, _, is_plain in rows if not is_plain}:\n            del keys[index]\n",
+                "",
+            ),
+        ),
+        ("tests/databases/test_table_source.py",),
+    ),
+    Mutant(
+        "two-splits-of-one-name",
+        "of two splits with one id the second is not read",
+        (
+            Change(
+                "connectors/split_check.py",
+                "    if len({split.id for split in splits}) < len(splits):",
+                "    if False:",
+            ),
+        ),
+        POSITIONS,
+    ),
+    Mutant(
+        "what-follows-is-left-out",
+        "two storages that differ only after a # are one",
+        (Change("storage/store.py", '    if "#" in uri:', "    if False:"),),
+        ("tests/unit/test_storage_store.py",),
+    ),
+    Mutant(
+        "the-same-bytes-are-the-same",
+        "of two committables with the same bytes the one that was told to wait is forgotten with the other",
+        (
+            Change(
+                "task/operators/sink.py",
+                "for committable in self._uncommitted if id(committable) not in gone]",
+                "for committable in self._uncommitted if committable not in committed]",
+            ),
+        ),
+        ("tests/protocol/test_uncommitted_bound.py",),
+    ),
+    Mutant(
+        "the-row-of-another-key",
+        "MySQL writes a record over the row that another unique index finds",
+        (Change("connectors/database/sink.py", "        if why is not None:\n", "        if False:\n"),),
+        ("tests/databases/test_sink_steps.py",),
+    ),
+    Mutant(
+        "what-the-clock-showed",
+        "a moment goes to MySQL as the clock of the stream's zone showed it",
+        (Change("connectors/database/rows.py", 'column.type.tz not in (None, "UTC")', "False"),),
+        ("tests/databases/test_sink_steps.py",),
+    ),
+    Mutant(
+        "a-carriage-return-ends-a-record",
+        "a csv field with a carriage return is not quoted",
+        (Change("connectors/formats/csv.py", '    ENDS_WITH = "\\r\\n"\n', '    ENDS_WITH = "\\n"\n'),),
+        ("tests/unit/test_connector_file_sink.py",),
+    ),
+    Mutant(
+        "the-last-of-two-columns",
+        "a csv file with two columns of one name is read, and one of them is dropped",
+        (
+            Change(
+                "connectors/formats/csv.py",
+                "if twice := sorted({name for name in read if self._header.count(name) > 1}):",
+                "if twice := []:",
+            ),
+        ),
+        ("tests/unit/test_connector_files.py",),
+    ),
+    Mutant(
         "table-of-a-woken-driver",
         "a driver commits a table without another look at who holds the job",
         (Change("coordinator/driver_commits.py", "        check_held()\n", ""),),

@@ -68,6 +68,66 @@ MUTANTS = (
         (STORED_PARTS,),
     ),
     Mutant(
+        "refused-before-it-is-told",
+        "a savepoint that is stored while its attempt fails is refused, and stands",
+        (
+            Change(
+                "coordinator/execution.py",
+                "            self._handle_waiting()  # a savepoint that stands now is told before it is refused\n",
+                "",
+            ),
+        ),
+        ("tests/unit/test_asks_are_answered.py",),
+    ),
+    Mutant(
+        "a-savepoint-nobody-hears-of",
+        "SIGTERM's savepoint stands a little too late, and people are told to continue from another place",
+        (
+            Change(
+                "terminating.py",
+                "if stopped is not None and stopped.done() and stopped.exception() is None:  #",
+                "if False:  #",
+            ),
+        ),
+        ("tests/unit/test_terminating.py",),
+    ),
+    Mutant(
+        "finished-and-in-use",
+        "a driver that learns late that its job has finished takes its folder for one in use, and fails",
+        (Change("coordinator/job.py", "if self._log.reread().finished:  #", "if False:  #"),),
+        ("tests/protocol/test_failing_storage_and_user_code.py",),
+    ),
+    Mutant(
+        "a-pickle-in-flight",
+        "a checkpoint of somebody else has pickles read for a stream that has a type",
+        (Change("wire/records.py", "        if record_type.typed:  #", "        if False:  #"),),
+        ("tests/unit/test_wire.py",),
+    ),
+    Mutant(
+        "a-pickle-to-collect",
+        "a savepoint of somebody else has pickles read in the driver, for a collect() whose stream has a type",
+        (
+            Change(
+                "connectors/collect_sink.py",
+                "if encoding == _PICKLE and self._types.get(uid, UNTYPED).typed:",
+                "if False:",
+            ),
+        ),
+        ("tests/unit/test_connector_driver_sinks.py",),
+    ),
+    Mutant(
+        "a-page-elsewhere-cancels",
+        "HEAD cancels a job, and any page may send it",
+        (Change("rest/app.py", 'request.method in ("GET", "HEAD") and', 'request.method == "GET" and'),),
+        ("tests/unit/test_rest_server.py",),
+    ),
+    Mutant(
+        "a-checkpoint-after-the-savepoint",
+        "a savepoint with the end of the job is one of a job that runs on, and what follows it is committed",
+        (Change("rest/actions.py", "        if then_cancel:", "        if False:"),),
+        ("tests/unit/test_rest_server.py",),
+    ),
+    Mutant(
         "nobody-looks-again",
         "a record that is created where an old one was deleted is taken for the newest",
         (Change("storage/log.py", "if self._create(record) and self._holds(record):", "if self._create(record):"),),

@@ -14,9 +14,10 @@ holds the committable, follows the message on one connection: it cannot come wit
 dies with it. A new driver gets the output that the checkpoint it starts from holds, whether an older one had it or not, and
 all that follows.
 
-A stream with a type travels as Arrow. The records of one without are pickled: they are the user's own objects on their
-way to the user's own program, inside the authenticated control connection and the job's own checkpoint storage. Whoever
-can write to that storage could run code in the driver; give the stream a type (returns=) where that matters.
+A stream with a type travels as Arrow, and a pickle for one is refused. The records of one without are pickled: they are the
+user's own objects on their way to the user's own program, inside the authenticated control connection and the job's own
+checkpoint storage. Whoever can write to that storage could run code in the driver; give the stream a type (returns=) where that
+matters.
 """
 
 from __future__ import annotations
@@ -185,6 +186,12 @@ class CollectedResults:
                 f"release reads {_MAGIC!r}, version {FORMAT_VERSION}.",
                 uid=uid,
                 subtask=subtask,
+            )
+        if encoding == _PICKLE and self._types.get(uid, UNTYPED).typed:  # a foreign checkpoint may hold anything
+            raise ProtocolViolation(
+                f"What collect() {uid!r} is to be given is pickled, and its stream has a type: pickles are read for "
+                "streams without one alone. If it had none when this was prepared: start the job once with that program.",
+                uid=uid,
             )
         key = _MessageKey(checkpoint, wrote, sequence)
         with self._lock:

@@ -11,7 +11,7 @@ import http.client
 import time
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from tidegate.batch import Batch
 from tidegate.connectors.contract import Sink, SinkWriter, WriterContext
@@ -21,6 +21,17 @@ from tidegate.errors import ConfigurationError, ConnectorError
 TRIES = 5
 FIRST_PAUSE_S = 0.1
 _LATER = frozenset({408, 425, 429, *range(500, 600)})  #: worth another try
+
+
+_OF_URLS = "/?%:@!$&'()*+,;=~[]-._"
+
+
+def _is_header(text: str) -> bool:
+    try:
+        text.encode("latin-1")
+    except UnicodeEncodeError:
+        return False
+    return not set(text) & set("\r\n\0")
 
 
 class HttpSink(Sink):
@@ -54,10 +65,14 @@ class HttpSink(Sink):
         if max_records < 1:
             raise ConfigurationError(f"max_records must be at least 1; got {max_records}.")
         self.scheme, self.host, self.port = parts.scheme, parts.hostname, parts.port
-        self.target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        # A space or a letter that is not ASCII is written with escapes; those that are there stay.
+        self.target = quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=_OF_URLS)
         self.format = format
         self.max_records = max_records
         self.headers = dict(headers or {})
+        for name, value in self.headers.items():
+            if not (name.isascii() and _is_header(name) and _is_header(value)):
+                raise ConfigurationError(f"HttpSink: the header {name!a}, or its value, is not what HTTP can send.")
         self.timeout_s = timeout_s
 
     @property
@@ -73,7 +88,7 @@ class HttpSink(Sink):
 class _HttpWriter(SinkWriter):
     def __init__(self, sink: HttpSink, context: WriterContext) -> None:
         self._sink = sink
-        self._key = f"{context.job}/{context.uid}/{context.subtask}/{context.attempt}"
+        self._key = quote(f"{context.job}/{context.uid}/{context.subtask}/{context.attempt}")  # a uid may be any text
         self._sent = 0
         self._waiting: list[Any] = []
         self._connection: http.client.HTTPConnection | None = None

@@ -32,6 +32,11 @@ def local_path(path: str | os.PathLike[str]) -> str:
             "file:///path. Object stores are not supported yet; mount the bucket, or use a connector of the store.",
             path=text,
         )
+    if "?" in text or "#" in text:  # they end the path of a URI: another folder would be meant
+        raise ConfigurationError(
+            f"{text} holds a '?' or '#', which ends the path of a URI. Write %3F or %23, or a path without file://.",
+            path=text,
+        )
     return check_name(os.path.abspath(unquote(parts.path, errors="surrogateescape")))
 
 

@@ -3,6 +3,7 @@ for each snapshot."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from tidegate.connectors.contract import Source, SourceReader, Split
@@ -19,11 +20,22 @@ def kept_splits(splits: Sequence[Split], of: Source | SourceReader) -> list[Spli
     wrong = next((split for split in splits if type(split.id) is not str or type(split.finished) is not bool), None)
     if wrong is not None:
         raise _refused(wrong, of)
+    if len({split.id for split in splits}) < len(splits):
+        raise _refused_twice(splits, of)
     try:
         copies = json_copy([[split.id, split.position] for split in splits])  # all at once: there may be many thousands
     except NotJson:
         raise _refused(next(filter(_is_refused, splits)), of) from None
     return [SplitState(id, position, split.finished) for (id, position), split in zip(copies, splits, strict=True)]
+
+
+def _refused_twice(splits: Sequence[Split], of: Source | SourceReader) -> ConfigurationError:
+    """A checkpoint has one position for each id: of two splits one would be read on, and the other lost or read again."""
+    twice = next(id for id, count in Counter(split.id for split in splits).items() if count > 1)
+    return ConfigurationError(
+        f"{type(of).__qualname__} names two splits {twice!a}: an id stands for one part of the input, for ever.",
+        split=ascii(twice),
+    )
 
 
 def _is_refused(split: Split) -> bool:

@@ -174,11 +174,7 @@ class JobExecution:
     def _refuse_rest(self) -> None:
         """Nobody works on the queue any more, but whoever has asked waits for an answer."""
         with self._ending:
-            while not self._queue.empty():
-                try:
-                    self._queue.get()()
-                except Exception:
-                    log.exception("what was still to be handled at the end of the job failed")
+            self._handle_waiting()
             assert self.ended is not None
             how = f"the job has ended {self.ended.status.value}"
             self._desk.close(how if self.ended.error is None else f"{how}: {first_line(self.ended.error)}")
@@ -275,6 +271,7 @@ class JobExecution:
                 self._leaving.append((gang, time.monotonic()))
             server.close()
             self._storing.drain()
+            self._handle_waiting()  # a savepoint that stands now is told before it is refused
             attempt.abandon_savepoints()
             self._attempt = None
         return attempt
@@ -343,6 +340,14 @@ class JobExecution:
             self._queue.get(timeout=max(0.0, min(deadline - time.monotonic(), 1.0)))()
         except queue.Empty:
             return
+
+    def _handle_waiting(self) -> None:
+        """All that was said by now. The attempt, or the job, is over: no failure changes that."""
+        while not self._queue.empty():
+            try:
+                self._queue.get()()
+            except Exception:
+                log.exception("what was still to be handled at the end failed")
 
     def _to_attempt(self, action: Callable[[Attempt], None]) -> None:
         """In the coordinator's thread, if an attempt runs by then."""

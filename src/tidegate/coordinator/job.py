@@ -42,6 +42,7 @@ from tidegate.errors import (
     CheckpointDamaged,
     ConfigurationError,
     ConnectorError,
+    JobFolderInUse,
     Superseded,
     TidegateError,
     UserCodeFailed,
@@ -150,7 +151,6 @@ class JobRun:
             wall_clock=wall_clock,
             sleep=sleep,
         )
-
         self._inputs = JobInputs(store, self._paths, self._log, self.recorder.append, wall_clock)
         self._has_run = False  #: before this driver's generation
         self._began_with: CheckpointPointer | None = None  #: the newest checkpoint when this driver began
@@ -238,7 +238,12 @@ class JobRun:
         if record.finished:
             return self._finished()
         if self._log.in_doubt is not None:
-            record = self._log.take_generation(self._driver, self._wall_clock())
+            try:
+                record = self._log.take_generation(self._driver, self._wall_clock())
+            except JobFolderInUse:
+                if self._log.reread().finished:  # the record in doubt has come there since it was looked for
+                    return self._finished()
+                raise
         if record.open_savepoint and not record.stopping:
             # The job continues from an older checkpoint, and what sinks had prepared for the savepoint is thrown away.
             self.recorder.discard_savepoint(record.open_savepoint)

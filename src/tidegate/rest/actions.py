@@ -90,10 +90,9 @@ def savepoint(call: Call) -> Answer:
     _refuse_ended(job)
 
     def work() -> dict[str, Any]:
-        location = job.hands.savepoint(folder, format=format)
-        if then_cancel:
-            job.hands.cancel()
-        return {"location": location}
+        if then_cancel:  # else a checkpoint follows, and sinks commit what is read again after the savepoint
+            return {"location": job.hands.stop(folder, drain=False, format=format)}
+        return {"location": job.hands.savepoint(folder, format=format)}
 
     return _started(call, Kind.SAVEPOINT, job, trigger_id, work)
 

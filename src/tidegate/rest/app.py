@@ -83,7 +83,7 @@ class Guard:
             if _host_name(host) not in LOOPBACK_NAMES:
                 return _errors(403, "this server answers to localhost; with a token it answers to any name")
             # A picture on a page elsewhere is a GET without an origin, but browsers tell it by this. (Cookies stay at home.)
-            by_get = request.method == "GET" and request.url.path.endswith(CANCEL_BY_GET)
+            by_get = request.method in ("GET", "HEAD") and CANCEL_BY_GET in request.url.path
             if by_get and request.headers.get("sec-fetch-site") != "same-origin":
                 return _errors(
                     403, "only a page of this server may cancel with GET; PATCH /jobs/ID cancels for everybody"

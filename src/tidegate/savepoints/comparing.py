@@ -55,7 +55,9 @@ def _diff(uid: str, name: str, before: dict[Any, tuple[Any, Any]], after: dict[A
     same = 0
     for entry in sorted(before.keys() | after.keys()):
         old, new = before.get(entry), after.get(entry)
-        if old is not None and new is not None and old[1] == new[1]:
+        if (
+            old is not None and new is not None and (old[1] == new[1] or repr(old[1]) == repr(new[1]))
+        ):  # NaN is not equal to NaN
             same += 1
             continue
         change = "added" if old is None else "removed" if new is None else "changed"

@@ -18,12 +18,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
 
 from tidegate.errors import ConfigurationError
+from tidegate.ids import EVENT_TIME_MARKS
 from tidegate.savepoints.canonical_rows import key_type_named, with_keys
 from tidegate.savepoints.reading import Savepoint, StateTable
 from tidegate.state.declarations import ROWS, Declaration, StoredList, StoredMap, declared_states
@@ -31,6 +32,7 @@ from tidegate.state.keys import key_type as key_type_of
 from tidegate.storage.anywhere import as_uri, reaching_anywhere
 from tidegate.storage.json_values import NotJson, json_copy
 from tidegate.storage.metadata import (
+    IN_FLIGHT,
     CheckpointMetadata,
     FileRef,
     OperatorInfo,
@@ -39,13 +41,15 @@ from tidegate.storage.metadata import (
     StateInfo,
     SubtaskSnapshot,
 )
+from tidegate.storage.paths import METADATA_NAME
 from tidegate.storage.savepoint_format import CANONICAL, store_savepoint, table_path
 from tidegate.storage.state_tables import store_table
-from tidegate.storage.store import open_store
+from tidegate.storage.store import open_store, without_credentials
 from tidegate.types.containers import ListType
 
 DEFAULT_MAX_PARALLELISM = 128
 
+T = TypeVar("T")
 _Key = tuple[str, str]  #: uid, state
 
 
@@ -56,14 +60,15 @@ class SavepointEdit:
     base: Savepoint
     operators: dict[str, OperatorInfo] = field(init=False)
     _made: dict[_Key, tuple[str, pa.Table]] = field(default_factory=dict, init=False)  #: kind and rows of new tables
-    _gone: set[_Key] = field(default_factory=set, init=False)
+    _gone: set[_Key] = field(default_factory=set, init=False)  #: dropped; stored uid and name
     _positions: dict[tuple[str, str], SplitState] = field(default_factory=dict, init=False)
-    _renamed: dict[str, str] = field(default_factory=dict, init=False)  #: old uid to new
+    _uids: dict[str, str] = field(init=False)  #: of the operators of the old savepoint that stay: stored uid to new
     _renamed_states: dict[_Key, str] = field(default_factory=dict, init=False)  #: stored uid and name to new name
     _declared: dict[_Key, Declaration] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.operators = {info.uid: info for info in self.base.metadata.operators}
+        self._uids = {uid: uid for uid in self.operators}
 
     # -- operators ----------------------------------------------------------------------------------------------------
 
@@ -95,6 +100,9 @@ class SavepointEdit:
         """With all of its state."""
         self._operator(uid)
         del self.operators[uid]
+        self._uids.pop(self._stored_uid(uid) or "", None)
+        self._made, self._positions = _without(self._made, uid), _without(self._positions, uid)
+        self._declared = _without(self._declared, uid)
         return self
 
     def rename_operator(self, old: str, new: str) -> SavepointEdit:
@@ -106,9 +114,12 @@ class SavepointEdit:
             (new if uid == old else uid): (msgspec.structs.replace(info, uid=new) if uid == old else other)
             for uid, other in self.operators.items()
         }
-        self._renamed[self._stored_uid(old)] = new
-        self._made = {(new if uid == old else uid, state): made for (uid, state), made in self._made.items()}
-        self._gone = {(new if uid == old else uid, state) for uid, state in self._gone}
+        stored = self._stored_uid(old)
+        if stored is not None:
+            self._uids[stored] = new
+        self._made = _moved(self._made, old, new)
+        self._positions = _moved(self._positions, old, new)
+        self._declared = _moved(self._declared, old, new)
         return self
 
     def set_max_parallelism(self, max_parallelism: int, uid: str | None = None) -> SavepointEdit:
@@ -119,12 +130,22 @@ class SavepointEdit:
             if info.key_type is None:
                 continue
             for name, table in self._stored_tables(info.uid):
+                if table.kind == IN_FLIGHT:  # at the old key groups' subtasks they would find no state of theirs
+                    raise ConfigurationError(
+                        f"operator {info.uid!r} has records in flight, which were sent by its key groups as they are: take a "
+                        "savepoint, or an aligned checkpoint, and edit that"
+                    )
+                if (name, table.kind) == (EVENT_TIME_MARKS, "operator-union") and len(_marks_in(table)) > 1:
+                    raise ConfigurationError(
+                        f"for some keys of operator {info.uid!r} event time had come further than for others, since a restore "
+                        "with records in flight: let the job continue for a while, and edit a later savepoint"
+                    )
                 if table.kind == "raw-keyed":
                     raise ConfigurationError(
                         f"operator {info.uid!r} has raw keyed state, bytes filed under key groups: they cannot be re-hashed"
                     )
                 state = info.uid, name
-                if table.kind in ROWS and state not in self._made and state not in self._gone:
+                if table.kind in ROWS and state not in self._made:
                     self._made[state] = table.kind, table.to_arrow()
             self.operators[info.uid] = msgspec.structs.replace(info, max_parallelism=max_parallelism)
         return self
@@ -157,7 +178,7 @@ class SavepointEdit:
         states = [state for state in info.states if state.name != name]
         self.operators[uid] = msgspec.structs.replace(info, states=states)
         self._made.pop((uid, name), None)
-        self._gone.add((uid, name))
+        self._gone |= {(table.uid, table.name) for now, table in self._stored_tables(uid) if now == name}
         return self
 
     def rename_state(self, uid: str, old: str, new: str) -> SavepointEdit:
@@ -172,9 +193,7 @@ class SavepointEdit:
             raise ConfigurationError(f"operator {uid!r} has a state {new!r} already")
         states = [msgspec.structs.replace(state, name=new) if state.name == old else state for state in info.states]
         self.operators[uid] = msgspec.structs.replace(info, states=states)
-        stored_uid = self._stored_uid(uid)
-        stored = next((s for (u, s), now in self._renamed_states.items() if (u, now) == (stored_uid, old)), old)
-        self._renamed_states[stored_uid, stored] = new
+        self._renamed_states |= {(table.uid, table.name): new for now, table in self._stored_tables(uid) if now == old}
         if (uid, old) in self._made:
             self._made[uid, new] = self._made.pop((uid, old))
         if (uid, old) in self._declared:
@@ -198,7 +217,6 @@ class SavepointEdit:
                 f"operator {uid!r} has no keys: say their type, add_operator({uid!r}, key_type=str)"
             )
         self._made[uid, name] = kind, self._typed(uid, name, arrow_table(rows))
-        self._gone.discard((uid, name))
         return self
 
     def _typed(self, uid: str, name: str, rows: pa.Table) -> pa.Table:
@@ -226,10 +244,15 @@ class SavepointEdit:
     def write(self, folder: str) -> Savepoint:
         """A new savepoint in `folder`, which must not hold one. It needs nothing of the old one.
 
-        :raises ConfigurationError: for rows that are not state. :raises CheckpointDamaged: when there is one already.
+        :raises ConfigurationError: for rows that are not state, and when there is one already.
         """
         target = as_uri(folder)
         store = reaching_anywhere(open_store(target))
+        if store.exists(f"{target}/{METADATA_NAME}"):  # its tables would be written over before the new one is refused
+            raise ConfigurationError(
+                f"there is a savepoint or checkpoint in {without_credentials(target)} already; it stays as it is. "
+                "Name a new folder."
+            )
         slots = [self._slot(slot, target, store) for slot in self.base.metadata.slots] or [_empty_slot()]
         made = []
         for (uid, name), (kind, rows) in self._made.items():
@@ -258,8 +281,8 @@ class SavepointEdit:
         view = Savepoint(self.base.store, self.base.path, one)
         tables = []
         for state in view.states():
-            uid, name = self._renamed.get(state.uid, state.uid), self._name_of(state.uid, state.name)
-            if uid not in self.operators or (uid, name) in self._made or (uid, name) in self._gone:
+            uid, name = self._uids.get(state.uid), self._name_of(state.uid, state.name)
+            if uid is None or (uid, name) in self._made or (state.uid, state.name) in self._gone:
                 continue
             path = f"{target}/{table_path(uid, name, state.kind, slot.layer, slot.index)}"
             table = StateTable(view, state.uid, state.name, state.kind)
@@ -267,14 +290,11 @@ class SavepointEdit:
             if stored is not None:
                 tables.append(stored)
         subtasks = [
-            self._subtask(subtask)
-            for subtask in slot.subtasks
-            if self._renamed.get(subtask.uid, subtask.uid) in self.operators
+            self._subtask(subtask, self._uids[subtask.uid]) for subtask in slot.subtasks if subtask.uid in self._uids
         ]
         return SlotSnapshot(slot.layer, slot.index, FileRef(size=0), subtasks, tables)
 
-    def _subtask(self, subtask: SubtaskSnapshot) -> SubtaskSnapshot:
-        uid = self._renamed.get(subtask.uid, subtask.uid)
+    def _subtask(self, subtask: SubtaskSnapshot, uid: str) -> SubtaskSnapshot:
         splits = [self._positions.get((uid, split.id), split) for split in subtask.splits]
         committables = [msgspec.structs.replace(committable, uid=uid) for committable in subtask.committables]
         return msgspec.structs.replace(subtask, uid=uid, splits=splits, committables=committables)
@@ -315,17 +335,18 @@ class SavepointEdit:
                 return StateInfo(name, table.kind, "")
         raise ConfigurationError(f"operator {uid!r} has no state {name!r}; add it with add_state")
 
-    def _stored_uid(self, uid: str) -> str:
-        return next((old for old, new in self._renamed.items() if new == uid), uid)
+    def _stored_uid(self, uid: str) -> str | None:
+        """In the old savepoint; None for an operator that it has not."""
+        return next((stored for stored, now in self._uids.items() if now == uid), None)
 
     def _name_of(self, stored_uid: str, stored_name: str) -> str:
         return self._renamed_states.get((stored_uid, stored_name), stored_name)
 
     def _stored_tables(self, uid: str) -> Iterator[tuple[str, StateTable]]:
-        """With the name that each has now."""
+        """Those that were not dropped, with the name that each has now."""
         stored = self._stored_uid(uid)
         for state in self.base.states():
-            if state.uid == stored:
+            if state.uid == stored and (stored, state.name) not in self._gone:
                 yield self._name_of(stored, state.name), StateTable(self.base, stored, state.name, state.kind)
 
 
@@ -372,6 +393,21 @@ def _by_group(rows: pa.Table) -> Iterator[tuple[int, pa.RecordBatch]]:
             for batch in rows.slice(start, at - start).combine_chunks().to_batches():
                 yield groups[start], batch
             start = at
+
+
+def _marks_in(table: StateTable) -> set[int]:
+    """How far event time had come, of runs of key groups (task/operators/event_time_marks.py)."""
+    rows = table.to_arrow().column("value").to_pylist()
+    return {list(row.values())[-1] for row in rows if isinstance(row, dict)}  # a user's own state may have the name
+
+
+def _moved(known: dict[_Key, T], old: str, new: str) -> dict[_Key, T]:
+    """By uid and something of the operator: the same under its new uid."""
+    return {(new if uid == old else uid, what): value for (uid, what), value in known.items()}
+
+
+def _without(known: dict[_Key, T], uid: str) -> dict[_Key, T]:
+    return {key: value for key, value in known.items() if key[0] != uid}
 
 
 def _empty_slot() -> SlotSnapshot:

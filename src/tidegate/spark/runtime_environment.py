@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SECRET = "******"
-_SECRET_NAME = re.compile(r"secret|password|passwd|token|credential|access\.?key", re.IGNORECASE)
+#: In values too: an option of Java's may hold one. Hadoop's keys to storage are called account.key, encryption.key, ...
+_SECRET_WORDS = r"secret|password|passwd|passphrase|token|credential|(access|account|private|encryption|api)[._-]?key"
+_SECRET_NAME = re.compile(_SECRET_WORDS, re.IGNORECASE)
 
 
 def spark_settings(session: SparkSession) -> dict[str, str]:

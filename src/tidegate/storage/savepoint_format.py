@@ -203,7 +203,8 @@ def store_savepoint(
             stopped=stopped,
         )
     )
-    if not store.create(f"{folder}/{METADATA_NAME}", data):
+    path = f"{folder}/{METADATA_NAME}"
+    if not store.create(path, data) and store.get(path) != data:  # its own, of a request that was repeated, is whole
         raise CheckpointDamaged(f"there is a savepoint in {folder} already; it stays as it is", path=folder)
     return data
 

@@ -151,6 +151,12 @@ def open_store(uri: str) -> ObjectStore:
             "GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_KEY ...) or by the role of the machine.",
             uri=without_credentials(uri),
         )
+    if "#" in uri:  # what follows would be left out, and folders that differ in it alone would be one
+        raise ConfigurationError(
+            f"the URI of the checkpoint storage {without_credentials(uri)}#... holds a '#', which ends the path of a URI. "
+            "Write %23 in a file:// URI; name another folder elsewhere.",
+            uri=without_credentials(uri),
+        )
     if scheme == "file":
         from tidegate.storage.local_store import LocalStore
 

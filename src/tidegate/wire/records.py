@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.batch import Batch
+from tidegate.errors import ProtocolViolation
 from tidegate.types.pickled import pickled
 from tidegate.wire.frame import FLAG_PICKLED, FLAG_TIMESTAMPS, Frame
 
@@ -50,6 +51,12 @@ def decode_records(frame: Frame, record_type: RecordType) -> Batch:
         timestamps = np.frombuffer(payload[_LENGTH.size : _LENGTH.size + length], dtype="<i8")
         payload = payload[_LENGTH.size + length :]
     if frame.flags & FLAG_PICKLED:
+        if record_type.typed:  # a checkpoint of somebody else may hold such a frame: it would run what it likes
+            raise ProtocolViolation(
+                f"records for a stream of {record_type.name} are pickled, and pickles are read for streams without a type "
+                "alone. If they were in flight when the stream had none: restore with the old program, take an aligned "
+                "checkpoint or a savepoint, and change the program then"
+            )
         return Batch(record_type, rows=pickle.loads(payload), timestamps=timestamps)
     columns = pa.ipc.read_record_batch(pa.py_buffer(payload), record_type.schema)
     return Batch(record_type, columns=columns, timestamps=timestamps)

@@ -49,6 +49,8 @@ def trouble_of(error: Any) -> Trouble:
     kinds = driver()
     if isinstance(error, kinds.err.InterfaceError):
         return Trouble.UNREACHABLE  # the connection is closed
+    if code == 0 and isinstance(error, kinds.ProgrammingError):
+        return Trouble.BAD_RECORD  # PyMySQL's own: it cannot write NaN and infinity
     return Trouble.BAD_RECORD if isinstance(error, (kinds.DataError, kinds.IntegrityError)) else Trouble.OTHER
 
 
@@ -228,15 +230,33 @@ class MySqlSession(Session):
 
     def unique_keys(self, table: str) -> list[list[str]]:
         rows = self.run(
-            "SELECT index_name, column_name FROM information_schema.statistics WHERE table_schema = "
-            "COALESCE(%s, DATABASE()) AND table_name = %s AND non_unique = 0 AND nullable = '' "
-            "ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index",
+            "SELECT index_name, column_name, nullable = '' AND sub_part IS NULL AND column_name IS NOT NULL "
+            "FROM information_schema.statistics WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s "
+            "AND non_unique = 0 ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index",
             *_schema_and_name(table),
         )
         keys: dict[str, list[str]] = {}
-        for index, column in rows:
+        for index, column, _ in rows:
             keys.setdefault(index, []).append(column)
+        # Of columns that may be null, of beginnings of texts and of expressions: unique in none of its columns.
+        for index in {index for index, _, is_plain in rows if not is_plain}:
+            del keys[index]
         return list(keys.values())
+
+    def why_no_upsert(self, table: str, key: Sequence[str], columns: Sequence[str]) -> str | None:
+        """ON DUPLICATE KEY takes whichever unique index finds a row first."""
+        rows = self.run(
+            "SELECT index_name, column_name FROM information_schema.statistics WHERE table_schema = COALESCE(%s, DATABASE()) "
+            "AND table_name = %s AND non_unique = 0 ORDER BY index_name, seq_in_index",
+            *_schema_and_name(table),
+        )
+        indexes: dict[str, list[str]] = {}
+        for index, column in rows:
+            indexes.setdefault(index, []).extend([column] if column else [])
+        for index, of in indexes.items():
+            if set(of) <= set(columns) and not set(key) <= set(of):
+                return f"its unique index {index!r} ({', '.join(of)}) may find the row of another key"
+        return None
 
     def create_bookkeeping(self, statements: dict[str, str]) -> None:
         for table, sql in statements.items():

@@ -178,8 +178,9 @@ class PostgresSession(Session):
         rows = self.run(
             "SELECT array_agg(a.attname::text ORDER BY array_position(i.indkey::int2[], a.attnum)) "
             "FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey::int2[]) "
-            "WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL "
-            "GROUP BY i.indexrelid, i.indisprimary HAVING bool_and(a.attnotnull) ORDER BY i.indisprimary DESC",
+            "WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indpred IS NULL "
+            "AND i.indexprs IS NULL GROUP BY i.indexrelid, i.indisprimary HAVING bool_and(a.attnotnull) "
+            "ORDER BY i.indisprimary DESC",
             self.quoted(table),
         )
         return [list(columns) for (columns,) in rows]

@@ -63,6 +63,8 @@ def plain_columns(batch: Batch) -> pa.RecordBatch:
 def _plain(type: Any, column: pa.Array) -> pa.Array:
     if isinstance(type, UuidType) or (pat.is_nested(column.type)) or type.pickles:
         return pa.array([None if value is None else _text(value) for value in type.from_arrow(column)], pa.string())
+    if pat.is_timestamp(column.type) and column.type.tz not in (None, "UTC"):
+        return column.cast(pa.timestamp(column.type.unit, "UTC"))  # PyMySQL writes what the clock showed there
     return column
 
 
@@ -82,9 +84,12 @@ def rows_of(columns: pa.RecordBatch) -> list[tuple[Any, ...]]:
 def newest_of_each_key(
     rows: list[tuple[Any, ...]], columns: Sequence[str], key: Sequence[str]
 ) -> list[tuple[Any, ...]]:
-    """The last row of each key, in the order of the keys' first rows: the same for a table that is upserted."""
+    """The last row of each key, in the order in which these rows came. A database may take two keys for one that are two here
+    ("a" and "A", without regard to case): of these, too, the last that came is the last that is written."""
     places = [columns.index(name) for name in key]
     newest: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for row in rows:
-        newest[tuple(row[place] for place in places)] = row
+        values = tuple(row[place] for place in places)
+        newest.pop(values, None)
+        newest[values] = row
     return list(newest.values())

@@ -137,7 +137,12 @@ class Session(ABC):
 
     @abstractmethod
     def unique_keys(self, table: str) -> list[list[str]]:
-        """The columns of each unique index without nulls, the primary key first."""
+        """The columns of each index by which no two rows are the same, in any way: of whole columns, none of which may be null.
+        The primary key first."""
+
+    def why_no_upsert(self, table: str, key: Sequence[str], columns: Sequence[str]) -> str | None:
+        """Why a record with these columns could be written over a row of another key; None where it cannot."""
+        return None
 
     @abstractmethod
     def create_bookkeeping(self, statements: dict[str, str]) -> None:

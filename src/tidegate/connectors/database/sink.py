@@ -199,7 +199,16 @@ def check_target(session: Session, table: str, key: Sequence[str], context: Writ
             f"{session.url}: the table {table!r} has no unique index on exactly ({', '.join(key)}), all NOT NULL, so "
             "nothing says which row a record replaces. Add one, or correct key=."
         )
-    return check_columns(context.record_type, table, columns, key)
+    names = check_columns(context.record_type, table, columns, key)
+    if key:
+        with session.explained(f"looking at table {table}", table):
+            why = session.why_no_upsert(table, key, names)
+        if why is not None:
+            raise ConfigurationError(
+                f"{session.url}: a record cannot replace the row with its key in table {table!r}: {why}, and the server would "
+                "write over that. Drop that index, or leave one of its columns out of the records."
+            )
+    return names
 
 
 def _names_of(sink: DatabaseSink, context: WriterContext) -> TransactionNames:

@@ -36,9 +36,10 @@ class TableLookup(LookupSource):
         session = connect(self.url, "")
         try:
             with session.explained(f"looking at table {table}", table):
-                known = [column.name for column in session.columns_of(table)]
+                types = {column.name: column.type for column in session.columns_of(table)}
         finally:
             session.close()
+        known = list(types)
         if not known:
             raise ConfigurationError(f"{self.url}: there is no table {table!r}. Create it, or correct its name.")
         self.columns = list(dict.fromkeys([key, *(known if columns is None else columns)]))
@@ -46,6 +47,7 @@ class TableLookup(LookupSource):
             raise ConfigurationError(
                 f"The table {table!r} has no column {', '.join(missing)}; it has {', '.join(known)}."
             )
+        self._is_padded = types[key].startswith(("character(", "char("))  #: blanks at the end of a value mean nothing
         self._session: Session | None = None
         self._free: asyncio.Lock | None = None
         self._running: asyncio.Future[list[dict[str, Any] | None]] | None = None
@@ -81,9 +83,12 @@ class TableLookup(LookupSource):
             with contextlib.suppress(Exception):  # it may be lost
                 session.close()
             raise
-        found = {row[0]: dict(zip(self.columns, row, strict=True)) for row in rows}
+        found = {self._plain(row[0]): dict(zip(self.columns, row, strict=True)) for row in rows}
         self._check_types(keys, found, doing)
-        return [found.get(key) for key in keys]
+        return [found.get(self._plain(key)) for key in keys]
+
+    def _plain(self, key: Any) -> Any:
+        return key.rstrip(" ") if self._is_padded and isinstance(key, str) else key
 
     def _check_types(self, keys: list[Any], found: dict[Any, Any], doing: str) -> None:
         """A database takes '1' for 1, and Python does not: every record would be without a row, and nobody would know why."""

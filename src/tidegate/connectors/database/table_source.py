@@ -14,8 +14,7 @@ Position: {"above": the key before the first row, "to": the last key of the spli
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC
-from decimal import Decimal
+from datetime import UTC, timedelta
 from typing import Any
 
 import msgspec
@@ -26,9 +25,13 @@ from tidegate.connectors.database.session import Column, Session, connect
 from tidegate.connectors.database.urls import parse_url
 from tidegate.connectors.row_reader import OneByOneReader, SplitCursor
 from tidegate.errors import ConfigurationError, TypeDeclarationError
-from tidegate.types import RecordType, record_type
+from tidegate.types import DataType, RecordType, record_type
+from tidegate.types.containers import OptionalType
+from tidegate.types.scalars import DecimalType
 
 PAGE_ROWS = 2000
+#: Types of keys that compare as they are sorted, and whose values can be part of a position.
+_TEXT_KEYS = ("char", "varchar", "text", "citext", "uuid", "bigint")
 
 
 class DatabaseTable(Source):
@@ -37,7 +40,7 @@ class DatabaseTable(Source):
     :param url: postgresql://user:password@host/database or mysql://...
     :param table: its name, or schema.table
     :param type: a dataclass or pyarrow schema with the columns to read; default: all columns, as the database has them
-    :param key: the column to read along: unique, not null, integer or text; default: the primary key
+    :param key: the column to read along: unique, not null, integer, text or UUID; default: the primary key
     :param splits: how many parts can be read at once (integer keys). Keep it when a job is resumed: parts are named by it
     :param password_env: an environment variable of the driver that holds the password, in place of the URL
     """
@@ -70,7 +73,7 @@ class DatabaseTable(Source):
             raise ConfigurationError(f"{self.url}: there is no table {table!r}. Create it, or correct its name.")
         self.key = _key_of(keys, key, table)
         self._key_is_integer = _arrow_type(columns[self.key]) == pa.int64()
-        if not self._key_is_integer and _arrow_type(columns[self.key]) != pa.string():
+        if not self._key_is_integer and not columns[self.key].type.startswith(_TEXT_KEYS):
             raise ConfigurationError(
                 f"The key {self.key!r} of table {table!r} is of type {columns[self.key].type}; a table is read along an "
                 "integer or a text. Name another unique column with key=."
@@ -127,7 +130,8 @@ class _TableCursor(SplitCursor):
         if not rows:
             return None
         self._ended = len(rows) < PAGE_ROWS
-        self._after = rows[-1][-1]
+        last = rows[-1][-1]
+        self._after = last if isinstance(last, int) else str(last)  # PostgreSQL's UUIDs are objects
         columns = list(zip(*rows, strict=True))
         return self._batch(columns[:-1])
 
@@ -148,7 +152,7 @@ class _TableCursor(SplitCursor):
         arrays = []
         for name, type, values in zip(self._type.field_names, self._type.field_types, columns, strict=True):
             try:
-                arrays.append(type.to_arrow([_fitted(value, type.arrow) for value in values]))
+                arrays.append(type.to_arrow([_fitted(value, type) for value in values]))
             except TypeDeclarationError as error:
                 raise TypeDeclarationError(
                     f"{self._source.url}: column {name!r} of table {self._source.table!r}: {error} Declare the type that "
@@ -165,19 +169,34 @@ class _TableCursor(SplitCursor):
             self._session = None
 
 
-def _fitted(value: Any, arrow: pa.DataType) -> Any:
+def _fitted(value: Any, type: DataType) -> Any:
     """What drivers give in another class than the declared one, where nothing is lost."""
     if value is None:
         return None
+    arrow = type.arrow
     if pa.types.is_timestamp(arrow) and arrow.tz is not None and value.tzinfo is None:
         return value.replace(tzinfo=UTC)  # MySQL gives no zone; the session's is UTC
-    if pa.types.is_boolean(arrow) and isinstance(value, int):
-        return bool(value)  # MySQL's boolean is a small integer
+    if pa.types.is_boolean(arrow) and value in (0, 1):
+        return bool(value)  # MySQL's boolean is a small integer, which may hold others
     if pa.types.is_timestamp(arrow) and arrow.tz is None and value.tzinfo is not None:
         return value.astimezone(UTC).replace(tzinfo=None)
-    if pa.types.is_string(arrow) and not isinstance(value, str | Decimal):
-        return msgspec.json.encode(value).decode() if isinstance(value, (dict, list)) else str(value)
-    return value
+    if not pa.types.is_string(arrow) or isinstance(value, str | bytes) or _holds_decimals(type):
+        return value
+    if isinstance(value, timedelta):
+        return _time_text(value)
+    return msgspec.json.encode(value).decode() if isinstance(value, (dict, list)) else str(value)
+
+
+def _holds_decimals(type: DataType) -> bool:
+    """They are text in columns, and Decimals in records."""
+    return isinstance(type.inner if isinstance(type, OptionalType) else type, DecimalType)
+
+
+def _time_text(value: timedelta) -> str:
+    """As databases write it: 25:00:03.500000."""
+    seconds, rest = divmod(abs(value), timedelta(seconds=1))
+    text = f"{'-' if value < timedelta() else ''}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return f"{text}.{rest.microseconds:06}" if rest else text
 
 
 def _key_of(keys: list[list[str]], wanted: str | None, table: str) -> str:

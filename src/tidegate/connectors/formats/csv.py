@@ -54,7 +54,7 @@ _CONVERSION_ERRORS = (msgspec.MsgspecError, pa.ArrowException, TypeDeclarationEr
 
 def _from_text(texts: tuple[str, ...], column_type: DataType) -> pa.Array:
     """A whole column at once. Raises one of _CONVERSION_ERRORS."""
-    if is_text(column_type.arrow):
+    if is_text(column_type.arrow) or (is_bytes(column_type.arrow) and not column_type.nullable):
         values: list[Any] = list(texts)
     else:
         values = [text or None for text in texts]
@@ -73,7 +73,7 @@ def _from_text(texts: tuple[str, ...], column_type: DataType) -> pa.Array:
 class CsvCursor(FileCursor):
     """Records of a CSV file with a header line. Untyped: dicts of str. Typed: Arrow batches; columns are found by name
     for dataclasses and schemas, by place for tuples and scalars. An empty field of a text column is an empty text, of
-    any other column null, where the type allows it."""
+    bytes that may not be null no bytes, of any other column null, where the type allows it."""
 
     def _start(self, position: dict[str, Any]) -> None:
         settings = self._settings
@@ -111,6 +111,10 @@ class CsvCursor(FileCursor):
 
     def _column_places(self) -> list[int]:
         """Where in a record each column of the type stands."""
+        if not self._type.typed or _has_field_names(self._type):
+            read = self._type.field_names if self._type.typed else self._header
+            if twice := sorted({name for name in read if self._header.count(name) > 1}):
+                raise self._bad_line(1, f"the header has {', '.join(map(repr, twice))} more than once")
         if not self._type.typed or not self._header:
             return []
         names = self._type.field_names
@@ -171,6 +175,19 @@ def _has_field_names(records: RecordType) -> bool:
     return isinstance(records.annotation, pa.Schema) or dataclasses.is_dataclass(records.annotation)
 
 
+class _Lines:
+    """What csv.writer writes, with line feeds alone at the ends of lines. Before Python 3.13 it quotes a carriage return in a
+    field only where lines end with one: readers would take it for the end of the record."""
+
+    ENDS_WITH = "\r\n"
+
+    def __init__(self) -> None:
+        self.whole: list[str] = []
+
+    def write(self, line: str) -> None:
+        self.whole.append(f"{line.removesuffix(self.ENDS_WITH)}\n")
+
+
 class CsvEncoder(PartEncoder):
     """Columns are those of the stream's type; of an untyped stream, those of the first record of the file."""
 
@@ -179,14 +196,14 @@ class CsvEncoder(PartEncoder):
         self._names: list[str] | None = None
 
     def write(self, batch: Batch) -> None:
-        text = io.StringIO(newline="")
-        lines = csv.writer(text, lineterminator="\n")
+        text = _Lines()
+        lines = csv.writer(text, lineterminator=_Lines.ENDS_WITH)
         records = self._records(batch)
         if self._names is None:
             self._names = self._type.schema.names if self._type.typed else _names_of(batch.rows()[0])
             lines.writerow(self._names)
         lines.writerows(records)
-        self._file.write(text.getvalue().encode())
+        self._file.write("".join(text.whole).encode())
 
     def _records(self, batch: Batch) -> Iterable[list[str]]:
         if self._type.typed:

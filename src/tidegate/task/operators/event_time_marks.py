@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tidegate.functions.checkpointed import CheckpointedFunction, InitializationContext, SnapshotContext
+from tidegate.ids import EVENT_TIME_MARKS
 from tidegate.protocol.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from tidegate.state.key_groups import key_groups
 
@@ -43,7 +44,7 @@ class EventTimeMarks(CheckpointedFunction):
         return self.highest_restored > self.watermark
 
     def initialize_state(self, ctx: InitializationContext, /) -> None:
-        self._stored = ctx.operator_state.union_list_state("fired", tuple[int, int, int])
+        self._stored = ctx.operator_state.union_list_state(EVENT_TIME_MARKS, tuple[int, int, int])
         for start, stop, mark in self._stored.get():
             self._restored[start:stop] = np.maximum(self._restored[start:stop], mark)
         self.highest_restored = int(self._restored[self._own.start : self._own.stop].max())

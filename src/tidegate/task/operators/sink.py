@@ -105,8 +105,9 @@ class SinkOperator(RunningOperator):
         return self.commit_counts.metrics() | {"pendingCommittables": len(self._uncommitted)}
 
     def forget(self, committed: list[Committable]) -> None:
-        """Their commit has returned."""
-        self._uncommitted = [committable for committable in self._uncommitted if committable not in committed]
+        """Their commit has returned. These very ones: another with the same bytes may have been told to wait."""
+        gone = set(map(id, committed))
+        self._uncommitted = [committable for committable in self._uncommitted if id(committable) not in gone]
 
     def close(self) -> None:
         if self._writer is not None:
