@@ -221,16 +221,14 @@ class Slot:
     def flush_if_due(self, idle: bool) -> None:
         """Send what waits in buffers: when it is overdue, or soon when there is nothing else to do."""
         if self._is_dirty():
-            if self._clock() - self._last_flush >= (self._idle_gap_s if idle else self.settings.buffer_timeout_s):
+            gap_s = self._idle_gap_s if idle else self.settings.buffer_timeout_s
+            if self._clock() - self._last_flush >= gap_s:
                 self.flush()
-        elif idle and self.outbox.needs_flush:
-            self.outbox.send_flushes()
 
     def flush(self) -> None:
-        """Everything emitted so far is in the outbox, and nothing will be stuck in Spark's look-ahead."""
+        """Everything emitted so far is in the outbox."""
         for chain in self.chains:
             chain.flush()
-        self.outbox.send_flushes()
         self._last_flush = self._clock()
 
     def next_deadline(self) -> float | None:
@@ -414,8 +412,6 @@ class Slot:
                     self._flow.processed(frame, frame.count, now := self._clock(), now)
             case Kind.CHECKPOINT_BARRIER:
                 self._checkpoints.on(slot_events.BarrierTaken(ChannelId(frame.sender), CheckpointId(frame.value)))
-            case Kind.FLUSH:
-                raise ProtocolViolation("a Flush has nothing to say")  # the input queue passes over it
             case _:
                 assert_never(frame.kind)
 
@@ -449,8 +445,8 @@ class Slot:
         if self._input.has_restored:
             return
         for chain in self.chains:
-            if not chain.ended and self._work is None and chain.input_has_ended() and chain.end():
-                self.outbox.send_flushes()
+            if not chain.ended and self._work is None and chain.input_has_ended():
+                chain.end()
         if not self._said_ended and all(chain.ended for chain in self.chains):
             self._said_ended = True
             self._control.send(LastCounts(self.metrics()))
