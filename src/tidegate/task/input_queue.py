@@ -66,6 +66,10 @@ class InputQueue:
         """Restored records wait: whatever does not come through this queue would overtake them."""
         return self._restored > 0
 
+    @property
+    def has_released(self) -> bool:
+        return bool(self._released)
+
     def released(self) -> Iterator[Frame]:
         """What waits before the mailbox, oldest first; nothing is taken."""
         for held in self._released:

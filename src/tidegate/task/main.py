@@ -162,9 +162,10 @@ class SlotProcess:
             if worked:
                 collections.between_records()
             slot.on_time()
-            slot.flush_if_due(idle=not worked)
-            now = clock()
             waited, self._waited_s = self._waited_s, 0.0  # in a source's poll, for records to come
+            has_more = waited == 0.0 if active else slot.has_more
+            slot.flush_if_due(idle=not (worked and has_more))
+            now = clock()
             if worked:
                 slot.paused(now - last - waited)
                 self._busy_s += now - last - waited
@@ -178,7 +179,7 @@ class SlotProcess:
                 now = clock()
                 self._blocked_s += now - last
                 last = now
-            elif not worked and not active and not slot.finished:
+            if not (worked or active or slot.finished):
                 deadline = slot.next_deadline()
                 must_wait, letters_only = slot.must_wait, not slot.takes_frames
                 self._mailbox.wait(None if deadline is None else max(0.0, deadline - now), letters_only)
