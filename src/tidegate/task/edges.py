@@ -1,7 +1,7 @@
 """Network edges, sending side: choose the receiver of each record, gather records into frames. Executor.
 
-Frames grow under load and leave early when the stream is slow: a buffer is sent when it is full, when the slot falls idle
-and the buffer timeout has passed since the last send, and always before a barrier.
+Frames grow under load and leave early when the stream is slow: a buffer is sent when it is full, when the slot says so
+(task/send_times.py), and always before a barrier.
 """
 
 from __future__ import annotations

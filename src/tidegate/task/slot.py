@@ -42,6 +42,7 @@ from tidegate.task.outbox import Outbox
 from tidegate.task.processing_time import ProcessingTime
 from tidegate.task.program import SlotProgram
 from tidegate.task.restore import in_flight_frames, open_operators, restore_state
+from tidegate.task.send_times import SendTimes
 from tidegate.task.slicing import FrameAtHand, SliceSizer
 from tidegate.task.slot_checkpoints import SlotCheckpoints
 from tidegate.task.snapshots import SnapshotUploader
@@ -68,7 +69,6 @@ from tidegate.wire.frame import Frame, Kind
 from tidegate.wire.records import decode_records
 
 CLEAN_UP_ENTRIES = 256  #: of expired state that are looked for after each frame: a little at a time, never a scan
-IDLE_SENDS_PER_TIMEOUT = 4  #: an idle slot has time for small frames
 
 
 class Slot:
@@ -174,8 +174,7 @@ class Slot:
         self._restored_from = CheckpointId(0)
         self._said_ended = False
         self._finish_requested = self._goes_on = False
-        self._last_flush = float("-inf")
-        self._idle_gap_s = self.settings.buffer_timeout_s / IDLE_SENDS_PER_TIMEOUT
+        self._send_times = SendTimes(self.settings.buffer_timeout_s, self.id.layer, clock)
         self.finished = False
 
     # -- the loop -------------------------------------------------------------------------------------------------
@@ -219,19 +218,18 @@ class Slot:
 
     def flush_if_due(self, idle: bool) -> None:
         """Send what waits in buffers: when it is overdue, or soon when there is nothing else to do."""
-        gap_s = self._idle_gap_s if idle else self.settings.buffer_timeout_s
-        if self._is_dirty() and self._clock() - self._last_flush >= gap_s:
+        if self._is_dirty() and self._send_times.is_due(idle):
             self.flush()
 
     def flush(self) -> None:
         """Everything emitted so far is in the outbox."""
         for chain in self.chains:
             chain.flush()
-        self._last_flush = self._clock()
+        self._send_times.sent()
 
     def next_deadline(self) -> float | None:
         """When the loop must turn again, even if nothing arrives."""
-        times = [self._last_flush + self._idle_gap_s] if self._is_dirty() else []
+        times = [self._send_times.idle_at] if self._is_dirty() else []
         if self._commits.retry_at is not None:
             times.append(self._commits.retry_at)
         acting = self.chains if self._time_may_act() else ()
@@ -379,7 +377,7 @@ class Slot:
 
     def _become_ready(self) -> None:
         self._checkpoints.on(slot_events.SlotOpened(self._restored_from))
-        self._last_flush = self._clock()
+        self._send_times.sent()
         self._control.send(self._restoring.ready(self._clock()))
 
     def _complete(self, checkpoint: CheckpointId) -> None:
