@@ -28,6 +28,18 @@ MUTANTS = (
         tests=("tests/protocol/test_unaligned_slot.py",),
     ),
     Mutant(
+        "all-layers-send-at-once",
+        "the slots of a layer send at the moments of the layer before, so that what has just come waits for a whole interval",
+        (Change("task/send_times.py", "self._interval_s / 2 * (layer % 2)", "0.0"),),
+        tests=("tests/unit/test_send_times.py",),
+    ),
+    Mutant(
+        "a-slot-sends-when-it-has-something",
+        "an idle slot sends each record by itself",
+        (Change("task/send_times.py", "return now >= self._idle_at if idle else", "return True if idle else"),),
+        tests=("tests/unit/test_send_times.py",),
+    ),
+    Mutant(
         "a-lone-record-goes-elsewhere",
         "a record that is written alone goes to another subtask than among others",
         (
