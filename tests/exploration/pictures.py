@@ -35,7 +35,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "SlotCheckpoint": frozenset({"began"}),
     "Attempt": frozenset({"starts", "connected", "_last_tick", "_silence_due", "_began", "halted_at", "timeouts"}),
     "JobLoop": frozenset({"_inputs"}),
-    "Slot": frozenset({"_last_flush"}),  # every turn flushes
+    "SendTimes": frozenset({"_last", "_idle_at"}),  # every turn flushes
     "Outbox": frozenset({"bytes_sent"}),
     "Commits": frozenset({"last_error"}),
     "FrameAtHand": frozenset({"operator"}),

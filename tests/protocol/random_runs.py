@@ -142,7 +142,7 @@ def draw_case(kind: str, backend: str, seed: int, folder: str) -> Case:
         # Checkpoints will fail, again and again; what is shown is that nothing is lost by it.
         settings["tolerable_failures"] = 10_000
     if settings.get("unaligned") or kind == "concurrent":
-        # Barriers and flushes count too. Where a slot has no time to read them between two checkpoints, none would complete;
+        # Barriers count too. Where a slot has no time to read them between two checkpoints, none would complete;
         # and of two at a time the newer one's barrier is held behind the older.
         limits["held_memory_bytes"] = max(limits["held_memory_bytes"], LEAST_MEMORY_BYTES)
         if limits["held_disk_bytes"] < 1 << 30:

@@ -373,7 +373,7 @@ def test_a_watermark_that_waits_for_the_next_flush_is_not_lost_when_the_channel_
 
     class Sent(EdgeWriter):
         def __init__(self) -> None:
-            self._buffers, self._dirty, self._watermark, self._idle = [], False, None, False
+            self._buffers, self.is_dirty, self._watermark, self._idle = [], False, None, False
 
         def _tell_all(self, kind: Any, value: int = 0) -> None:
             sent.append(value)

@@ -142,10 +142,6 @@ class Channel:
         self.outbox.send(self.receiver, Kind.CHECKPOINT_BARRIER, value=checkpoint, flags=flags)
         return self._frames()
 
-    def flush(self) -> list[Frame]:
-        self.outbox.send(self.receiver, Kind.FLUSH)
-        return self._frames()
-
     def end(self) -> list[Frame]:
         self.outbox.send(self.receiver, Kind.END_OF_INPUT, origin=self.origin, target=self.target, edge=self.edge.index)
         return self._frames()
@@ -217,7 +213,7 @@ class Worker:
         self.slot.on_time()
 
     def sent(self) -> list[Any]:
-        """What has left for the next layer: values of records, ("barrier", id), "end". Flushes are left out."""
+        """What has left for the next layer: values of records, ("barrier", id), "end"."""
         self.slot.flush()
         found: list[Any] = []
         for to, row in self.slot.outbox.take(1 << 30):
@@ -370,15 +366,6 @@ def test_held_frames_do_not_fill_the_inbox() -> None:
     worker.get(worker.b.barrier(1))
 
     assert events == list(range(50))
-
-
-def test_flushes_are_never_held() -> None:
-    worker = Worker(settings=SlotSettings(held_memory_bytes=0, held_disk_bytes=0)).start()
-    worker.get(worker.a.barrier(1), worker.a.flush(), worker.a.flush(), worker.b.barrier(1))
-    worker.uploads.run_all()
-
-    assert not worker.said.of(Decline)
-    assert worker.acknowledged(1).timings.alignment_bytes == 0
 
 
 def test_what_was_held_and_for_how_long_is_reported() -> None:
@@ -766,7 +753,7 @@ def test_a_slot_ends_when_it_is_told_and_its_input_is_through() -> None:
 
 
 def test_a_slot_that_was_stopped_is_not_woken_by_frames_until_the_stop_fails_or_the_job_ends() -> None:
-    """A flush follows each barrier: a slot that turned for it would turn until the slowest slot has stored its state."""
+    """A slot that turned for what comes after its last barrier would turn until the slowest slot has stored its state."""
     worker = Worker()
     assert not worker.slot.takes_frames  # restoring comes first
     worker.start()

@@ -4,6 +4,7 @@ changed, where we use it and what to do. Written up in docs/decisions/0009-spark
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import os
@@ -21,15 +22,19 @@ from job_kit import PATIENCE
 from pyspark.sql import SparkSession
 
 from tidegate.durations import seconds
+from tidegate.spark.daemon import BUFFER_BYTES
 from tidegate.spark.gang import Gang, GangEnd, GangResult
-from tidegate.spark.pipelined import _pipelined_copy, build_plan, run_pipelined
+from tidegate.spark.pipelined import ROW_SCHEMA, _pipelined_copy, build_plan, run_pipelined
 from tidegate.spark.session import own_session, total_slots
 from tidegate.spark.settings import SESSION, STATIC
+from tidegate.spark.slot_worker import streaming_function
+from tidegate.wire.frame import OVERHEAD_BYTES
 
 pytestmark = pytest.mark.spark
 
 ROWS = pa.schema([("dst", pa.int32()), ("frame", pa.binary())])
 PATIENCE_S = seconds(PATIENCE, "patience")
+LEAST_FRAME = bytes(OVERHEAD_BYTES)  #: none is smaller
 LOOK_AHEAD_S = 1.0  #: a frame that is not held back arrives within a few milliseconds
 
 
@@ -69,6 +74,11 @@ class Notes:
 def rows(*pairs: tuple[int, bytes]) -> pa.RecordBatch:
     receivers, frames = zip(*pairs, strict=True)
     return pa.RecordBatch.from_arrays([pa.array(receivers, pa.int32()), pa.array(frames, pa.binary())], schema=ROWS)
+
+
+def frames_of(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
+    """An empty row stands between two frames (spark/pipelined.py)."""
+    return (frame for batch in batches for frame in batch.column(0).to_pylist() if frame)
 
 
 def slot_index() -> int:
@@ -259,7 +269,7 @@ def test_frames_of_one_sender_arrive_in_order_and_where_they_were_sent(ours: Spa
             yield rows(*((n % 3, json.dumps([me, n]).encode()) for n in numbers))
 
     def receive(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        got = [json.loads(frame.as_py()) for batch in batches for frame in batch.column(1)]
+        got = [json.loads(frame) for frame in frames_of(batches)]
         notes.write(f"got-{slot_index()}", got)
         return iter(())
 
@@ -274,31 +284,82 @@ def test_frames_of_one_sender_arrive_in_order_and_where_they_were_sent(ours: Spa
             )
 
 
-def test_a_frame_arrives_only_when_another_row_follows(ours: SparkSession, notes: Notes) -> None:
-    """Sender and receiver run at the same time; but the receiver's JVM asks for the next row before it hands one on."""
+def sends(notes: Notes, *waits: tuple[str, float]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A frame for each of `waits`; after it, so long, for a note that says that a frame has arrived."""
 
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             pass
-        yield rows((0, b"first"))
-        notes.write("alone", notes.appears("first", LOOK_AHEAD_S))
-        yield rows((0, b"second"))
-        notes.write("followed", notes.appears("first", PATIENCE_S))
+        for name, patience_s in waits:
+            yield rows((0, LEAST_FRAME))
+            notes.write("seen", notes.appears(name, patience_s))
 
+    return send
+
+
+def receives(
+    notes: Notes, frames: Callable[[Iterator[pa.RecordBatch]], Iterator[bytes]]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def receive(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for frame in batch.column(1):
-                notes.write(frame.as_py().decode(), True)
+        for number, _ in enumerate(frames(batches)):
+            notes.write(f"frame-{number}", True)
         return iter(())
 
-    run_pipelined(ours, build_plan(ours, [1, 1], [send, receive]))
+    return receive
 
-    assert notes.read("followed") == [True], "a frame did not arrive while its sender ran: the shuffle is not pipelined"
-    assert notes.read("alone") == [False], (
-        "a frame arrived though nothing followed it: Spark has lost its look-ahead (writeSizedBatch in "
-        "PythonArrowInput.scala). Good news: Flush frames (task/outbox.py) are not needed any more, and the channels of "
-        "testing/runner.py should stop imitating it."
+
+def test_a_frame_arrives_though_nothing_follows_it(ours: SparkSession, notes: Notes) -> None:
+    """Sender and receiver run at the same time, and the receiver's JVM finds an empty row after each frame."""
+    send = sends(notes, ("frame-0", PATIENCE_S), ("frame-1", PATIENCE_S))
+    run_pipelined(ours, build_plan(ours, [1, 1], [send, receives(notes, frames_of)]))
+
+    assert notes.read("seen") == [True, True], (
+        "a frame was held back until another came, or the shuffle is not pipelined: the empty row that follows each frame "
+        "(spark/pipelined.py), or the size at which an Arrow batch is full (maxBytesPerBatch in spark/settings.py), does not "
+        "do its work any more. Look at writeSizedBatch in PythonArrowInput.scala."
     )
+
+
+def test_a_frame_with_no_row_after_it_is_held_back(ours: SparkSession, notes: Notes) -> None:
+    """Why `build_plan` puts an empty row after each."""
+
+    def frames(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
+        return (frame for batch in batches for frame in batch.column(1).to_pylist())
+
+    send = sends(notes, ("frame-0", LOOK_AHEAD_S), ("frame-0", PATIENCE_S))
+    plan = ours.range(0, 1, 1, 1).mapInArrow(send, ROW_SCHEMA).repartitionById(1, "dst")
+    run_pipelined(ours, plan.mapInArrow(receives(notes, frames), ROW_SCHEMA))
+
+    assert notes.read("seen") == [False, True], (
+        "a frame arrived though nothing followed it: Spark has lost its look-ahead (writeSizedBatch in "
+        "PythonArrowInput.scala). Good news: spark/pipelined.py needs no empty rows any more."
+    )
+
+
+def test_a_workers_streams_are_handed_over(ours: SparkSession, notes: Notes) -> None:
+    """Rows go through no thread, queue or batch of PySpark's."""
+    large = os.urandom(300_000)
+
+    def send(index: int, come: Iterator[memoryview]) -> Iterator[list[tuple[int, bytes]]]:
+        yield [(1, b"to the second"), (0, b"to the first")]
+        yield [(0, large)]
+
+    def receive(index: int, come: Iterator[memoryview]) -> Iterator[list[tuple[int, bytes]]]:
+        threads = [thread.name for thread in threading.enumerate()]
+        got = [hashlib.sha256(frame).hexdigest() for frame in come]
+        notes.write(f"got-{index}", {"threads": threads, "got": got})
+        yield [(0, b"to nobody")]
+
+    layers = [streaming_function(send, has_input=False), streaming_function(receive, has_input=True)]
+    run_pipelined(ours, build_plan(ours, [1, 2], layers))
+
+    for index, sent in enumerate([(b"to the first", large), (b"to the second",)]):
+        (found,) = notes.read(f"got-{index}")
+        assert found["got"] == [hashlib.sha256(frame).hexdigest() for frame in sent]
+        assert found["threads"] == ["MainThread"], (
+            "PySpark has begun to read the worker's input before it loads the function, or asks something else than "
+            "SPARK_PIPELINED_UDF whether to: look at pipelined_process in pyspark/worker.py, and at spark/slot_worker.py"
+        )
 
 
 def test_little_stands_between_a_sender_and_a_receiver_that_does_not_read(ours: SparkSession, notes: Notes) -> None:
@@ -311,7 +372,6 @@ def test_little_stands_between_a_sender_and_a_receiver_that_does_not_read(ours: 
         for number in range(count):
             yield rows((0, bytes(frame_bytes)))
             notes.write("taken", number)
-        yield rows((0, b""))
 
     def receive(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         taken = -1
@@ -319,12 +379,12 @@ def test_little_stands_between_a_sender_and_a_receiver_that_does_not_read(ours: 
             taken = len(notes.read("taken"))
             time.sleep(1.0)
         notes.write("stuck", taken)
-        notes.write("got", sum(batch.num_rows for batch in batches))
+        notes.write("got", sum(1 for _ in frames_of(batches)))
         return iter(())
 
     run_pipelined(ours, build_plan(ours, [1, 1], [send, receive]))
 
-    assert notes.read("got") == [count + 1]
+    assert notes.read("got") == [count]
     (stuck,) = notes.read("stuck")
     assert 0 < stuck * frame_bytes <= enough, (
         f"{stuck} frames of 64 KB were on their way to a receiver that read none: the settings of the streaming shuffle "
@@ -347,17 +407,17 @@ def test_our_settings_reach_the_worker_and_stay_out_of_the_users(
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             pass
-        yield rows(*((0, b"frame") for _ in range(20)))
+        yield rows(*((0, LEAST_FRAME) for _ in range(20)))
 
     run_pipelined(ours, build_plan(ours, [1, 1], [send, told("ours")]))
     spark_session.range(0, 20, 1, 1).mapInArrow(told("theirs"), "id long").collect()
 
     (slot,), (udf,) = notes.read("ours"), notes.read("theirs")
-    assert slot["sizes"] == [1] * 20, (
-        "a row is a frame, but Spark batches them: maxRecordsPerBatch=1 has not reached the slot"
+    assert slot["sizes"] == [1, *[2] * 19, 1], (
+        "a batch is not an empty row and a frame: maxBytesPerBatch or maxRecordsPerBatch has not reached the slot"
     )
-    assert slot["SPARK_BUFFER_SIZE"] == "256", (
-        "pandas.udf.buffer.size has not reached the slot: frames wait in a buffer"
+    assert slot["SPARK_BUFFER_SIZE"] == str(BUFFER_BYTES), (
+        "the worker's streams have the small buffers that are for the JVM's: it would read and write in small pieces"
     )
     assert slot["SPARK_PIPELINED_UDF"] == "1", (
         "workers do not read and write at the same time: a slot would block itself"

@@ -11,7 +11,7 @@ from connector_kit import batch_of, writer_context
 from pyspark import cloudpickle
 
 from tidegate.batch import Batch
-from tidegate.connectors.collect_sink import CollectedResults, CollectSink
+from tidegate.connectors.collect_sink import _HEADER, CollectedResults, CollectSink
 from tidegate.connectors.contract import CommitOutcome
 from tidegate.connectors.print_sink import PrintSink
 from tidegate.errors import ConnectorError, ProtocolViolation
@@ -127,6 +127,27 @@ def test_subtasks_and_epochs_with_equal_records_are_kept_apart():
         assert writer.prepare(3) == []
         deliver(results, sent, subtask=subtask)
     assert results.rows("out") == [7] * 6
+
+
+def test_records_that_come_one_by_one_travel_together_and_stay_in_order():
+    context, sent = writer_context(int)
+    writer = CollectSink().writer(context)
+    numbers = iter(range(2000))
+    sizes = [1] * 150 + [500, 1, 2, 200, 1, 1]
+    for number, size in enumerate(sizes):
+        batch = batch_of([next(numbers) for _ in range(size)], int)
+        if number % 7 == 3:
+            batch.columns()
+        writer.write(batch)
+    (committable,) = writer.prepare(1)
+    CollectSink().committer(context).commit([committable])
+    results = CollectedResults()
+    results.expect("out", record_type(int))
+    deliver(results, sent)
+
+    assert results.rows("out") == list(range(sum(sizes)))
+    with pa.ipc.open_stream(committable[_HEADER.size :]) as stream:
+        assert len(list(stream)) < len(sizes) / 2, "a batch for each record: to make them takes longer than all else"
 
 
 def test_many_records_travel_in_several_messages_in_order():

@@ -90,15 +90,9 @@ def broken_rules(imports: list[Import]) -> list[str]:
             ours = within(target, "tidegate.protocol", "tidegate.ids", "tidegate.errors")
             if not ours and target.split(".")[0] not in STANDARD:
                 broken.append(f"{found}: protocol imports only ids, errors and the standard library")
-        if found.at_runtime and within(target, *SPARK) and not may_use_spark(found):
-            broken.append(f"{found}: only spark/, and task/main.py in its functions, import Spark")
+        if found.at_runtime and within(target, *SPARK) and not within(found.importer, "tidegate.spark"):
+            broken.append(f"{found}: only spark/ imports Spark")
     return broken
-
-
-def may_use_spark(found: Import) -> bool:
-    if within(found.importer, "tidegate.spark"):
-        return True
-    return found.importer == "tidegate.task.main" and not found.at_module_level
 
 
 def loaded_by(package: str, imports: list[Import], names: set[str]) -> dict[str, list[str]]:
@@ -185,6 +179,7 @@ def test_a_module_is_short_and_says_what_it_is(path: Path) -> None:
         ("launch", "import pyspark"),
         ("launch", "if TYPE_CHECKING:\n    pass\nelse:\n    import pyspark"),
         ("task/main", "from pyspark import TaskContext"),
+        ("task/main", "def f():\n    from pyspark import TaskContext"),
         ("task/slot", "def f():\n    import py4j.protocol"),
     ],
 )
@@ -200,7 +195,6 @@ def test_a_forbidden_import_is_found(tmp_path: Path, module: str, text: str) -> 
             "import enum\nfrom typing_extensions import assert_never\nfrom tidegate.ids import SlotId",
         ),
         ("protocol/alignment", "from .restarts import NoRestart\nfrom tidegate import errors"),
-        ("task/main", "def f():\n    from pyspark import TaskContext"),
         ("spark/session", "from pyspark.sql import SparkSession"),
         ("api/streams", "if TYPE_CHECKING:\n    from pyspark.sql import DataFrame"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from planted.kinds import Change, Mutant
 
 RESTORED = ("tests/protocol/test_restored_records.py",)
+ARROW_ROWS = ("tests/unit/test_arrow_rows.py",)
 
 MUTANTS = (
     Mutant(
@@ -25,6 +26,54 @@ MUTANTS = (
         "the barrier of a checkpoint that has turned unaligned at another slot lets no other barrier in",
         (Change("task/mailbox.py", "                if is_unaligned:\n", "                if False:\n"),),
         tests=("tests/protocol/test_unaligned_slot.py",),
+    ),
+    Mutant(
+        "all-layers-send-at-once",
+        "the slots of a layer send at the moments of the layer before, so that what has just come waits for a whole interval",
+        (Change("task/send_times.py", "self._interval_s / 2 * (layer % 2)", "0.0"),),
+        tests=("tests/unit/test_send_times.py",),
+    ),
+    Mutant(
+        "a-slot-sends-when-it-has-something",
+        "an idle slot sends each record by itself",
+        (Change("task/send_times.py", "return now >= self._idle_at if idle else", "return True if idle else"),),
+        tests=("tests/unit/test_send_times.py",),
+    ),
+    Mutant(
+        "a-lone-record-goes-elsewhere",
+        "a record that is written alone goes to another subtask than among others",
+        (
+            Change(
+                "task/edges.py",
+                "self._append(subtask_of(key_group(hash, max_parallelism), receivers, max_parallelism), batch)",
+                "self._append(hash % receivers, batch)",
+            ),
+        ),
+        tests=("tests/unit/test_edges.py",),
+    ),
+    Mutant(
+        "two-frames-read-as-one",
+        "the second frame of an Arrow message begins where the first one does",
+        (Change("spark/arrow_rows.py", "            begin = end\n", "            begin = begin or end\n"),),
+        tests=ARROW_ROWS,
+    ),
+    Mutant(
+        "an-empty-row-is-a-frame",
+        "the empty rows that follow frames are taken for frames",
+        (Change("spark/arrow_rows.py", "            if end > begin:\n", "            if end >= begin:\n"),),
+        tests=ARROW_ROWS,
+    ),
+    Mutant(
+        "rows-wait-in-a-buffer",
+        "what a slot sends stays in the worker's buffer until more is sent",
+        (
+            Change(
+                "spark/arrow_rows.py",
+                "schema=OUT_SCHEMA).serialize()))\n        self._stream.flush()\n",
+                "schema=OUT_SCHEMA).serialize()))\n",
+            ),
+        ),
+        tests=ARROW_ROWS,
     ),
     Mutant(
         "a-stopped-slot-takes-frames",

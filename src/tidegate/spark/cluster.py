@@ -16,7 +16,8 @@ from tidegate.ids import AttemptId
 from tidegate.ports import GangEnd
 from tidegate.spark.gang import Gang, GangResult
 from tidegate.spark.session import check_slots, driver_address, is_local, own_session, total_slots
-from tidegate.task.main import ShippedAttempt, run_layer
+from tidegate.spark.slot_worker import layer_function
+from tidegate.task.main import ShippedAttempt
 from tidegate.types.main_program import program_imports, with_program_classes
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from tidegate.graph.plan import JobPlan
     from tidegate.ports import CrashPoints
-    from tidegate.spark.pipelined import LayerFunction
     from tidegate.task.program import SlotSettings
     from tidegate.wire.handshake import ControlAddress
 
@@ -76,7 +76,7 @@ class SparkCluster:
             # Random: a job of the same name in another storage has the same attempts, and must not be cancelled with it.
             group=f"{self._plan.job}-{attempt}-{secrets.token_hex(4)}",
             widths=[layer.width for layer in self._plan.layers],
-            layers=[_layer_function(shipped, layer) for layer in range(len(self._plan.layers))],
+            layers=[layer_function(shipped, layer) for layer in range(len(self._plan.layers))],
             on_end=ended,
         )
 
@@ -120,10 +120,3 @@ class SparkCluster:
 
 def _pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return batches
-
-
-def _layer_function(shipped: bytes, layer: int) -> LayerFunction:
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return run_layer(shipped, layer, batches)
-
-    return run

@@ -19,6 +19,10 @@ from tidegate.spark.executor_python import NEEDED, no_module
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
 
+#: Of a worker's streams. The session of a slot sets a small one, for the JVM, which sends when it is full. A worker says itself
+#: when something is to be sent, and with a large one reads all that is there.
+BUFFER_BYTES = 1 << 16
+
 
 def _import_all() -> None:
     import numpy  # noqa: F401
@@ -28,7 +32,7 @@ def _import_all() -> None:
     import pyspark.sql.pandas.serializers
     import pyspark.worker  # noqa: F401
 
-    import tidegate.task.main  # noqa: F401
+    import tidegate.spark.slot_worker  # noqa: F401
 
 
 class LackingModules:
@@ -61,6 +65,7 @@ def main() -> None:
         print(f"tidegate: the worker daemon starts without {error.name or error}", file=sys.stderr, flush=True)
     if _threads() > 1:
         print(f"tidegate: the worker daemon has {_threads()} threads before it forks", file=sys.stderr, flush=True)
+    os.environ["SPARK_BUFFER_SIZE"] = str(max(BUFFER_BYTES, int(os.environ.get("SPARK_BUFFER_SIZE", "0"))))
     import gc
 
     gc.collect()

@@ -1,6 +1,10 @@
 """A job's layers as one pipelined group of Spark stages. Driver. The heart of what we lean on in Spark's internals.
 
-    spark.range(W0) -> mapInArrow(layer 0) -> repartitionById(W1, dst) -> mapInArrow(layer 1) -> ...
+    spark.range(W0) -> mapInArrow(layer 0) -> repartitionById(W1, dst) -> explode -> mapInArrow(layer 1) -> ...
+
+The JVM asks for the next row before it hands one to Python. So an empty row is put after each frame, in the receiver's JVM: a
+frame is handed over at once, whatever comes next. The empty row travels in front of the next frame, in its Arrow batch: it
+leaves room in a batch, and a frame does not (`maxBytesPerBatch` in settings.py).
 
 A batch DataFrame is planned as usual; then every `ShuffleExchangeExec` of its physical plan is copied with
 `pipelined = true`, and that plan is executed. A plan is single-use: build it anew for each attempt.
@@ -21,13 +25,14 @@ if TYPE_CHECKING:
     LayerFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 ROW_SCHEMA = "dst int, frame binary"
+FOLLOWED = "explode(array(frame, X'')) AS frame"  #: rows of a slot's input: a frame, nothing, a frame, nothing, ...
 
 
 def build_plan(session: SparkSession, widths: Sequence[int], layers: Sequence[LayerFunction]) -> DataFrame:
     """The logical line of stages. `session` is ours, with the settings of `settings.SESSION`."""
     frame = session.range(0, widths[0], 1, widths[0]).mapInArrow(layers[0], ROW_SCHEMA)
     for width, layer in zip(widths[1:], layers[1:]):
-        frame = frame.repartitionById(width, "dst").mapInArrow(layer, ROW_SCHEMA)
+        frame = frame.repartitionById(width, "dst").selectExpr(FOLLOWED).mapInArrow(layer, ROW_SCHEMA)
     return frame
 
 

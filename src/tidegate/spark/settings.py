@@ -54,8 +54,16 @@ STATIC = (
 
 SESSION = (
     Setting("spark.sql.adaptive.enabled", "false", "AQE would split the stages"),
-    Setting("spark.sql.execution.arrow.maxRecordsPerBatch", "1", "a row is a frame and must not be held back"),
-    Setting("spark.sql.execution.pandas.udf.buffer.size", "256", "each Arrow message is flushed at once"),
+    Setting("spark.sql.execution.arrow.maxRecordsPerBatch", "2", "a frame, and the empty row in front of it"),
+    Setting(
+        "spark.sql.execution.arrow.maxBytesPerBatch",
+        "32",
+        "a batch is full when it has a frame, which is not held back",
+    ),
+    Setting(
+        "spark.sql.codegen.wholeStage", "false", "compiled, the plan would copy each frame once more, and start later"
+    ),
+    Setting("spark.sql.execution.pandas.udf.buffer.size", "128", "each Arrow message is flushed at once"),
 )
 
 #: What a job that encrypts needs on a cluster, where Spark sends its tasks over the network and the attempt's key with them.

@@ -28,7 +28,7 @@ class SlotAnswers:
     @property
     def room(self) -> int:
         """How many records all of them can take."""
-        return min((operator.room for operator in self._operators), default=MANY)
+        return min(operator.room for operator in self._operators) if self._operators else MANY
 
     def release(self) -> bool:
         """Hand on what was answered, and ask about what waits. Whether there was something."""

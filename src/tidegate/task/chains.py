@@ -37,6 +37,10 @@ class HostedChain:
     valve: WatermarkValve[Channel] = field(default_factory=WatermarkValve)
     ends: bool = False  #: its input has ended, in this attempt
     ended: bool = False  #: and the end was passed on
+    _timed: list[RunningOperator] = field(init=False)  #: those that anything is due of
+
+    def __post_init__(self) -> None:
+        self._timed = [each for each in self.operators if type(each).next_time is not RunningOperator.next_time]
 
     @property
     def head(self) -> RunningOperator:
@@ -54,10 +58,6 @@ class HostedChain:
         for writer in self.writers:
             writer.flush()
 
-    @property
-    def is_dirty(self) -> bool:
-        return any(writer.is_dirty for writer in self.writers)
-
     def on_watermark(self, channel: Channel, watermark: int) -> None:
         for news in self.valve.on_watermark(channel, watermark):
             self.head.run_watermark(news)
@@ -69,7 +69,9 @@ class HostedChain:
             self.head.run_watermark(news)
 
     def next_time(self) -> float | None:
-        return min((time for op in self.operators if (time := op.next_time()) is not None), default=None)
+        if not self._timed:
+            return None
+        return min((time for op in self._timed if (time := op.next_time()) is not None), default=None)
 
     def on_time(self) -> None:
         for operator in self.operators:

@@ -1,7 +1,7 @@
 """Network edges, sending side: choose the receiver of each record, gather records into frames. Executor.
 
-Frames grow under load and leave early when the stream is slow: a buffer is sent when it is full, when the slot falls idle
-and the buffer timeout has passed since the last send, and always before a barrier.
+Frames grow under load and leave early when the stream is slow: a buffer is sent when it is full, when the slot says so
+(task/send_times.py), and always before a barrier.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidegate.graph.logical import Partitioning
 from tidegate.graph.plan import JobPlan, PlannedEdge
 from tidegate.graph.specs import method_of
 from tidegate.protocol.watermarks import IDLE
-from tidegate.state.key_groups import key_groups, subtask_of
+from tidegate.state.key_groups import key_group, key_groups, subtask_of
 from tidegate.task.operators.base import OperatorFailed, RunningOperator, key_place
 from tidegate.task.operators.first_rows import misfitting_row
 from tidegate.task.outbox import Outbox
@@ -92,6 +92,7 @@ class EdgeWriter:
         chooses = self._key if edge.edge.partitioner is None else edge.edge.partitioner.key
         #: What chooses the receiver of a record may read of it what is another for the receiver.
         self._changes = chooses is not None and self._type.typed and not self._type.come_back(chooses.fields)
+            self._row_key = self._key.row_key()
         self._slots = [plan.next_slot(edge, target, edge.from_layer) for target in range(edge.down_parallelism)]
         self._buffers = [_Buffer() for _ in range(edge.down_parallelism)]
         self._receivers = edge.receivers_of(origin)
@@ -100,7 +101,7 @@ class EdgeWriter:
         self._chance = np.random.default_rng([edge.index, origin])
         self._most_rows = FIRST_FRAME_ROWS  #: of a frame that is made of rows; follows their size
         self._has_told = origin > 0  #: what type an untyped stream could have; one subtask says it for all
-        self._dirty = False
+        self.is_dirty = False  #: something waits to be sent
         self._watermark: int | None = None  #: to be sent with the next flush
         self._idle = False  #: and then this, that the channel is idle
 
@@ -136,11 +137,11 @@ class EdgeWriter:
         self._idle = watermark == IDLE
         if not self._idle:
             self._watermark = watermark
-        self._dirty = True
+        self.is_dirty = True
 
     def flush(self) -> None:
         """Everything written so far is in the outbox when this returns."""
-        if not self._dirty:
+        if not self.is_dirty:
             return
         for target, buffer in enumerate(self._buffers):
             self._send(target, buffer)
@@ -150,11 +151,7 @@ class EdgeWriter:
         if self._idle:
             self._tell_all(Kind.WATERMARK, IDLE)
             self._idle = False
-        self._dirty = False
-
-    @property
-    def is_dirty(self) -> bool:
-        return self._dirty
+        self.is_dirty = False
 
     def end(self) -> None:
         """No more records on this edge from this subtask."""
@@ -203,11 +200,18 @@ class EdgeWriter:
         assert self._key is not None
         assert self._key_type is not None
         batch = self._as_received(batch)
+        max_parallelism = self._edge.down_max_parallelism
+        if len(batch) == 1 and not batch.has_columns:  # as for many, in a fifth of the time
+            try:
+                hash = self._key_type.hash(self._row_key(batch.rows()[0]))
+            except Exception as error:
+                raise OperatorFailed(self._owner, error, place=self._key_place) from error
+            self._append(subtask_of(key_group(hash, max_parallelism), receivers, max_parallelism), batch)
+            return
         try:
             hashes = self._key.hashes(batch, self._key_type)
         except Exception as error:  # the user's key function, or a key that cannot be one
             raise OperatorFailed(self._owner, error, place=self._key_place) from error
-        max_parallelism = self._edge.down_max_parallelism
         self._deal(batch, subtask_of(key_groups(hashes, max_parallelism), receivers, max_parallelism))
 
     def _deal(self, batch: Batch, targets: np.ndarray[Any, Any]) -> None:
@@ -235,7 +239,7 @@ class EdgeWriter:
         if not self._type.typed and batch.has_columns:
             batch = Batch(self._type, batch.rows(), timestamps=batch.timestamps)
         buffer = self._buffers[target]
-        self._dirty = True
+        self.is_dirty = True
         self._outbox.credit.sending(self._slots[target], len(batch))
         if not buffer.fits(batch):
             self._send(target, buffer)

@@ -33,12 +33,11 @@ class InputQueue:
     def next(self, done: int) -> Frame | None:
         """The next one that has something to say, when checkpoints up to `done` have been dealt with here.
 
-        Flushes have done their work by arriving. Neither they nor spent barriers are worth a turn of the slot: where
-        checkpoints fail one after another, a slow slot would read nothing else.
+        Spent barriers are not worth a turn of the slot: where checkpoints fail one after another, a slow slot would read
+        nothing else.
         """
         while (frame := self._next()) is not None:
-            spent = frame.kind is Kind.CHECKPOINT_BARRIER and frame.value <= done
-            if not spent and frame.kind is not Kind.FLUSH:
+            if frame.kind is not Kind.CHECKPOINT_BARRIER or frame.value > done:
                 return frame
         return None
 
@@ -66,6 +65,10 @@ class InputQueue:
     def has_restored(self) -> bool:
         """Restored records wait: whatever does not come through this queue would overtake them."""
         return self._restored > 0
+
+    @property
+    def has_released(self) -> bool:
+        return bool(self._released)
 
     def released(self) -> Iterator[Frame]:
         """What waits before the mailbox, oldest first; nothing is taken."""

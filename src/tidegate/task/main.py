@@ -1,7 +1,7 @@
-"""A slot under Spark: what `mapInArrow` calls in a Python worker. Executor.
+"""A slot under Spark: what a layer's function does in a Python worker (spark/slot_worker.py). Executor.
 
-Threads: Spark drives the generator (the task's thread); one reads frames from Spark into the mailbox; one listens to the
-coordinator; one sends heartbeats; one stores snapshots; one commits; one samples the task's thread while somebody looks.
+Threads: the worker's own drives the generator (the task's thread); one reads frames from Spark into the mailbox; one listens to
+the coordinator; one sends heartbeats; one stores snapshots; one commits; one samples the task's thread while somebody looks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import cloudpickle
-import pyarrow as pa
 
 from tidegate.errors import UnshippableFunction
 from tidegate.graph.plan import JobPlan
@@ -45,7 +44,6 @@ from tidegate.wire.control import PROTOCOL_VERSION, Cancel, Heartbeat, SampleSta
 from tidegate.wire.frame import FrameOpener
 from tidegate.wire.handshake import ControlAddress, Hello, new_challenge
 
-ROW_SCHEMA = pa.schema([("dst", pa.int32()), ("frame", pa.binary())])
 YIELD_BYTES = 256 * 1024
 SOURCE_PATIENCE_S = 0.020
 SWITCH_INTERVAL_S = 0.0005  #: four threads share the GIL; Python's default lets each keep it for 5 ms
@@ -67,14 +65,10 @@ class ShippedAttempt:
     imports: tuple[str, ...] = ()  #: packages that the main program has imported
 
 
-def run_layer(shipped: bytes, layer: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The function of one layer's `mapInArrow`."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None
+def run_slot(shipped: bytes, slot: SlotId, frames: Iterator[memoryview]) -> Iterator[list[Row]]:
+    """One slot of an attempt, to its end. What it yields is to be sent before it goes on."""
     attempt: ShippedAttempt = cloudpickle.loads(shipped)
-    yield from SlotProcess(attempt, SlotId(layer, context.partitionId())).run(batches)
+    yield from SlotProcess(attempt, slot).run(frames)
 
 
 class SlotProcess:
@@ -106,7 +100,7 @@ class SlotProcess:
         )
         self._control = ControlClient(shipped.coordinator, hello)
 
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(self, frames: Iterator[memoryview]) -> Iterator[list[Row]]:
         self._sampler = StackSampler(threading.get_ident(), self._control.send)
         self._control.start(self._on_message, self._heartbeat, self._last_words)
         collections = BoundedCollections()
@@ -114,7 +108,7 @@ class SlotProcess:
             self._slot = self._build()
             collections.start()
             if self._id.layer > 0:
-                reading = (batches, FrameOpener(self._slot.program.seal(), self._id))
+                reading = (frames, FrameOpener(self._slot.program.seal(), self._id))
                 threading.Thread(target=self._read, args=reading, name="tidegate-reader", daemon=True).start()
             yield from self._loop(self._slot, collections)
             self._close(self._slot)
@@ -158,7 +152,7 @@ class SlotProcess:
             sleep=self._sleep,
         )
 
-    def _loop(self, slot: Slot, collections: BoundedCollections) -> Iterator[pa.RecordBatch]:
+    def _loop(self, slot: Slot, collections: BoundedCollections) -> Iterator[list[Row]]:
         clock = time.monotonic
         last = clock()
         while not slot.finished:
@@ -168,9 +162,10 @@ class SlotProcess:
             if worked:
                 collections.between_records()
             slot.on_time()
-            slot.flush_if_due(idle=not worked)
-            now = clock()
             waited, self._waited_s = self._waited_s, 0.0  # in a source's poll, for records to come
+            has_more = waited == 0.0 if active else slot.has_more
+            slot.flush_if_due(idle=not (worked and has_more))
+            now = clock()
             if worked:
                 slot.paused(now - last - waited)
                 self._busy_s += now - last - waited
@@ -180,11 +175,11 @@ class SlotProcess:
             last = now
             if len(slot.outbox):
                 while len(slot.outbox):
-                    yield _rows_to_batch(slot.outbox.take(YIELD_BYTES))
+                    yield slot.outbox.take(YIELD_BYTES)
                 now = clock()
                 self._blocked_s += now - last
                 last = now
-            elif not worked and not active and not slot.finished:
+            if not (worked or active or slot.finished):
                 deadline = slot.next_deadline()
                 must_wait, letters_only = slot.must_wait, not slot.takes_frames
                 self._mailbox.wait(None if deadline is None else max(0.0, deadline - now), letters_only)
@@ -208,15 +203,12 @@ class SlotProcess:
             return SOURCE_PATIENCE_S
         return max(0.0, min(SOURCE_PATIENCE_S, deadline - time.monotonic()))
 
-    def _read(self, batches: Iterator[pa.RecordBatch], opener: FrameOpener) -> None:
+    def _read(self, frames: Iterator[memoryview], opener: FrameOpener) -> None:
         """Reader thread: from Spark's rows to the mailbox. Waiting here is the back-pressure."""
         try:
-            for batch in batches:
-                column = batch.column(1)
-                for i in range(batch.num_rows):
-                    frame = opener.open(memoryview(column[i].as_buffer()))
-                    if not self._mailbox.put_frame(frame):
-                        return
+            for frame in frames:
+                if not self._mailbox.put_frame(opener.open(frame)):
+                    return
             self._mailbox.end_input()
         except BaseException as error:
             self._mailbox.fail(error)
@@ -301,10 +293,3 @@ class BackgroundThread:
                 self._jobs.get()()
             except BaseException as error:
                 self._on_failure(error)
-
-
-def _rows_to_batch(rows: list[Row]) -> pa.RecordBatch:
-    receivers, frames = zip(*rows)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(receivers, pa.int32()), pa.array(frames, pa.binary())], schema=ROW_SCHEMA
-    )

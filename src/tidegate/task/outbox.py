@@ -1,8 +1,4 @@
-"""What leaves a slot: rows for Spark's shuffle, in order for each receiving slot. Executor; the task's thread.
-
-A frame reaches the receiver's Python only when another row follows it on the same channel (Spark asks for the next row
-before it hands one over), so a slot that falls silent must follow its last frame with a Flush on each channel it used.
-"""
+"""What leaves a slot: rows for Spark's shuffle, in order for each receiving slot. Executor; the task's thread."""
 
 from __future__ import annotations
 
@@ -25,7 +21,6 @@ class Outbox:
         self._sequences = [0] * receivers
         self._rows: deque[Row] = deque()
         self.credit = credit or SendCredit(receivers, limited=False)  #: whoever emits records counts them here
-        self._unflushed: set[int] = set()  #: receivers whose last row was a frame, not a Flush
         self.bytes_waiting = 0
         self.bytes_sent = 0
 
@@ -60,7 +55,6 @@ class Outbox:
         self._sequences[receiver] += 1
         self._rows.append((receiver, data))
         self.bytes_waiting += len(data)
-        self._unflushed.add(receiver)
 
     def relay(self, receiver: int, frame: Frame) -> None:
         """Pass a frame on to the next layer, as it is but for the physical channel."""
@@ -80,16 +74,6 @@ class Outbox:
     def send_barrier(self, checkpoint: int, flags: int) -> None:
         for receiver in range(self._receivers):
             self.send(receiver, Kind.CHECKPOINT_BARRIER, value=checkpoint, flags=flags)
-
-    def send_flushes(self) -> None:
-        """Push the last frame of each channel out of Spark's look-ahead."""
-        for receiver in sorted(self._unflushed):
-            self.send(receiver, Kind.FLUSH)
-        self._unflushed.clear()
-
-    @property
-    def needs_flush(self) -> bool:
-        return bool(self._unflushed)
 
     def take(self, max_bytes: int) -> list[Row]:
         """The next rows, at least one, about `max_bytes` together."""

@@ -42,6 +42,7 @@ from tidegate.task.outbox import Outbox
 from tidegate.task.processing_time import ProcessingTime
 from tidegate.task.program import SlotProgram
 from tidegate.task.restore import in_flight_frames, open_operators, restore_state
+from tidegate.task.send_times import SendTimes
 from tidegate.task.slicing import FrameAtHand, SliceSizer
 from tidegate.task.slot_checkpoints import SlotCheckpoints
 from tidegate.task.snapshots import SnapshotUploader
@@ -67,10 +68,7 @@ from tidegate.wire.control import (
 from tidegate.wire.frame import Frame, Kind
 from tidegate.wire.records import decode_records
 
-#: Expired state that is looked for after each frame: a little at a time, never a scan.
-CLEAN_UP_ENTRIES = 256
-#: An idle slot has time for small frames: it sends that many times in one buffer timeout.
-IDLE_SENDS_PER_TIMEOUT = 4
+CLEAN_UP_ENTRIES = 256  #: of expired state that are looked for after each frame: a little at a time, never a scan
 
 
 class Slot:
@@ -113,6 +111,7 @@ class Slot:
         self._operators = [operator for chain in self.chains for operator in chain.operators]
         self._answers = SlotAnswers(self._operators)
         mailbox.tells_barriers = bool(self._answers)
+        self._writers = [writer for chain in self.chains for writer in chain.writers]
         self._receivers = receivers(self.chains, program.plan.edges)
         self._sources = SourceTurns(self.chains, clock, control)
         paths = JobPaths(program.plan.job)
@@ -175,8 +174,7 @@ class Slot:
         self._restored_from = CheckpointId(0)
         self._said_ended = False
         self._finish_requested = self._goes_on = False
-        self._last_flush = float("-inf")
-        self._idle_gap_s = self.settings.buffer_timeout_s / IDLE_SENDS_PER_TIMEOUT
+        self._send_times = SendTimes(self.settings.buffer_timeout_s, self.id.layer, clock)
         self.finished = False
 
     # -- the loop -------------------------------------------------------------------------------------------------
@@ -196,7 +194,7 @@ class Slot:
         if self._is_first_layer and self._machine.postponed() and not self._restored_wait():
             self._checkpoints.on(slot_events.RestoredProcessed())
             return True
-        if self._may_send and not self._restored_wait() and self._answers.release():
+        if self._answers and self._may_send and not self._restored_wait() and self._answers.release():
             return True
         if not self.must_wait:
             if self._work is not None:
@@ -220,24 +218,18 @@ class Slot:
 
     def flush_if_due(self, idle: bool) -> None:
         """Send what waits in buffers: when it is overdue, or soon when there is nothing else to do."""
-        if self._is_dirty():
-            if self._clock() - self._last_flush >= (self._idle_gap_s if idle else self.settings.buffer_timeout_s):
-                self.flush()
-        elif idle and self.outbox.needs_flush:
-            self.outbox.send_flushes()
+        if self._is_dirty() and self._send_times.is_due(idle):
+            self.flush()
 
     def flush(self) -> None:
-        """Everything emitted so far is in the outbox, and nothing will be stuck in Spark's look-ahead."""
+        """Everything emitted so far is in the outbox."""
         for chain in self.chains:
             chain.flush()
-        self.outbox.send_flushes()
-        self._last_flush = self._clock()
+        self._send_times.sent()
 
     def next_deadline(self) -> float | None:
         """When the loop must turn again, even if nothing arrives."""
-        times = []
-        if self._is_dirty():
-            times.append(self._last_flush + self._idle_gap_s)
+        times = [self._send_times.idle_at] if self._is_dirty() else []
         if self._commits.retry_at is not None:
             times.append(self._commits.retry_at)
         acting = self.chains if self._time_may_act() else ()
@@ -289,14 +281,21 @@ class Slot:
     def must_wait(self) -> bool:
         """Back-pressure: as much is in flight as the slots after it have asked for, or as may be asked of the outside. Barriers
         are sent all the same."""
+        if not self._answers or not self._may_send:
+            return not self._may_send
         is_full = self._answers.room <= 0 and not self._restored_wait()  # restored records are in no order but this
-        return not self._may_send or (is_full and not self._finish_requested)
+        return is_full and not self._finish_requested
 
     @property
     def takes_frames(self) -> bool:
         """If not, only letters change anything. A slot that was stopped throws frames away, once the job has ended."""
         winds_down = self._finish_requested and (self._commit_only or self._machine.halted)
         return not self.must_wait if self._machine.flows else winds_down
+
+    @property
+    def has_more(self) -> bool:
+        """Something has come that is not taken yet."""
+        return self._work is not None or self.mailbox.has_frames or self.mailbox.has_letters or self._input.has_released
 
     @property
     def _may_send(self) -> bool:
@@ -378,7 +377,7 @@ class Slot:
 
     def _become_ready(self) -> None:
         self._checkpoints.on(slot_events.SlotOpened(self._restored_from))
-        self._last_flush = self._clock()
+        self._send_times.sent()
         self._control.send(self._restoring.ready(self._clock()))
 
     def _complete(self, checkpoint: CheckpointId) -> None:
@@ -414,8 +413,6 @@ class Slot:
                     self._flow.processed(frame, frame.count, now := self._clock(), now)
             case Kind.CHECKPOINT_BARRIER:
                 self._checkpoints.on(slot_events.BarrierTaken(ChannelId(frame.sender), CheckpointId(frame.value)))
-            case Kind.FLUSH:
-                raise ProtocolViolation("a Flush has nothing to say")  # the input queue passes over it
             case _:
                 assert_never(frame.kind)
 
@@ -449,12 +446,12 @@ class Slot:
         if self._input.has_restored:
             return
         for chain in self.chains:
-            if not chain.ended and self._work is None and chain.input_has_ended() and chain.end():
-                self.outbox.send_flushes()
+            if not chain.ended and self._work is None and chain.input_has_ended():
+                chain.end()
         if not self._said_ended and all(chain.ended for chain in self.chains):
             self._said_ended = True
             self._control.send(LastCounts(self.metrics()))
             self._control.send(Ended())
 
     def _is_dirty(self) -> bool:
-        return any(chain.is_dirty for chain in self.chains)
+        return any(writer.is_dirty for writer in self._writers)

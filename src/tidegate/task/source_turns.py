@@ -40,7 +40,7 @@ class SourceTurns:
         return bool(self._active())
 
     def _active(self) -> list[SourceOperator]:
-        if self.paused:
+        if self.paused or not self._sources:
             return []
         return [source for chain, source in self._sources if not chain.ended and self._may_read(chain)]
 

@@ -2,7 +2,7 @@
 
 Replaced are only channel, clock and storage. Everything that can happen next (a slot's turn, a frame arriving, a control
 message, a background job, time) is one action; which one happens is drawn from the seed, so every interleaving can be
-reached and every failure repeated. Channels keep Spark's look-ahead: a frame arrives only when another row follows it.
+reached and every failure repeated.
 """
 
 from __future__ import annotations

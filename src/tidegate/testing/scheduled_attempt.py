@@ -398,4 +398,4 @@ def _may_haunt(zombie: WorkerProcess, background: Background) -> bool:
 
 
 def _may_deliver(channel: Channel) -> bool:
-    return len(channel.rows) > 1 and channel.receiver.alive and channel.receiver.slot.mailbox.has_room
+    return len(channel.rows) > 0 and channel.receiver.alive and channel.receiver.slot.mailbox.has_room

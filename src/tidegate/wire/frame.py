@@ -55,7 +55,6 @@ class Kind(enum.IntEnum):
     WATERMARK = 2
     CHECKPOINT_BARRIER = 3
     END_OF_INPUT = 4
-    FLUSH = 5  #: nothing; pushes the frame before it out of Spark's look-ahead
 
 
 _KINDS = frozenset(int(kind) for kind in Kind)
