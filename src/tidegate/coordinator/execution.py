@@ -372,11 +372,11 @@ class JobExecution:
             match end:
                 case GangEnd.COMPLETED:
                     what = "the Spark job ended before the stream did"
-                case GangEnd.NO_PYTHON:
+                case GangEnd.NO_PYTHON | GangEnd.NO_SPARK:
                     what = message
                 case GangEnd.FAILED | GangEnd.NO_SLOTS:
                     what = f"the Spark job failed: {message}"
-            self._attempt.fail(JobFailed(what), permanent=end is GangEnd.NO_PYTHON)
+            self._attempt.fail(JobFailed(what), permanent=end.is_final)
 
     def slot_connected(self, id: AttemptId, slot: SlotId, hello: Hello) -> None:
         if self._attempt is not None and self._attempt.id == id:
