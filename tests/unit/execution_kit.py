@@ -207,6 +207,7 @@ class ScriptedCluster:
     executors: list[str] = field(default_factory=lambda: ["0", "1"])
     leaving: set[str] = field(default_factory=set)  #: of these
     has_room: bool = True  #: for the plan, without those that leave
+    asked_for: list[list[str]] = field(default_factory=list)  #: in whose place others were asked for, each time
     bind_address: str = "127.0.0.1"
     call_address: str = "127.0.0.1"
     addresses: list[ControlAddress] = field(default_factory=list)  #: that slots have called
@@ -228,6 +229,9 @@ class ScriptedCluster:
 
     def leaving_executors(self) -> frozenset[str]:
         return frozenset(self.leaving)
+
+    def ask_for_others(self, executors: frozenset[str]) -> None:
+        self.asked_for.append(sorted(executors))
 
     def warm_up(self, done: Callable[[], None]) -> None:
         done()

@@ -77,6 +77,9 @@ class Cluster(Protocol):
     def leaving_executors(self) -> frozenset[str]:
         """That were told to go, and take no new tasks. `check_plan` does not count them."""
 
+    def ask_for_others(self, executors: frozenset[str]) -> None:
+        """As many executors as usual, and one more for each of these, which leave. Returns at once, and promises nothing."""
+
     def warm_up(self, done: Callable[[], None]) -> None:
         """Have executors that have never run a slot ready for some; returns at once. `done` is called from another thread."""
 
