@@ -199,6 +199,16 @@ def test_gangs_ask_for_what_their_executors_ask_for(jvm: Any) -> None:
     assert (Decimal(whole["cpu"]), size_bytes(whole["memory"])) == (members * cores, members * size)
 
 
+def test_spark_knows_every_setting(jvm: Any) -> None:
+    jvm.org.apache.spark.deploy.k8s.Config.KUBERNETES_NAMESPACE()  # those of Kubernetes are made with the first of them
+    volumes = "spark.kubernetes.executor.volumes.persistentVolumeClaim.state."
+    parts = ("options.claimName", "options.storageClass", "options.sizeLimit", "mount.path", "mount.readOnly")
+    known = jvm.org.apache.spark.internal.config.ConfigEntry.findEntry
+    assert known("spark.executor.instance") is None
+    unknown = {key for key in spark_settings() if known(key) is None}
+    assert unknown == {volumes + part for part in parts}, "those of a volume are found by their prefix"
+
+
 def test_spark_gives_the_volume_of_an_executor_that_is_gone_to_the_next(jvm: Any) -> None:
     """The defaults on which settings.yaml relies."""
     for name in ("KUBERNETES_DRIVER_OWN_PVC", "KUBERNETES_DRIVER_REUSE_PVC"):

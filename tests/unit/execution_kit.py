@@ -239,6 +239,10 @@ class ScriptedCluster:
     def replace_executor(self, executor: str) -> None:
         pass
 
+    def end_gang(self, end: GangEnd, message: str) -> None:
+        assert self._gang is not None
+        self._gang.on_end(end, message)
+
     # -- for the slots --------------------------------------------------------------------------------------------------
 
     def begin(self, gang: ScriptedGang) -> None:
