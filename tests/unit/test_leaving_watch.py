@@ -42,7 +42,7 @@ def test_the_job_moves_through_a_checkpoint_with_the_reason_and_without_a_failur
     until(lambda: any("moved; nothing was processed for" in line.message for line in view.lines))
 
 
-def test_without_room_checkpoints_are_taken_until_there_is_some(job: RunningJob) -> None:
+def test_without_room_others_are_asked_for_and_checkpoints_taken_until_there_is_some(job: RunningJob) -> None:
     job.cluster.has_room = False
     job.cluster.leaving.add("0")
     until(lambda: job.client.view.completed >= 2)
@@ -50,6 +50,7 @@ def test_without_room_checkpoints_are_taken_until_there_is_some(job: RunningJob)
     job.cluster.has_room = True
     until(lambda: job.client.view.restarts == 1)
     assert list(job.client.view.failures) == []
+    until(lambda: job.cluster.asked_for == [[], ["0"], []])  # the next attempt begins with as many as usual
 
 
 def test_executors_without_slots_of_the_job_are_nothing_to_it(job: RunningJob) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tidegate.errors import ConfigurationError, SparkUnavailable
 from tidegate.spark.masters import addresses, check_master, did_not_start
+from tidegate.spark.resource_manager import resource_managers
 
 PROGRAM = """
 import sys
@@ -57,9 +58,64 @@ def test_one_master_that_answers_is_enough(closed: int, listening: int) -> None:
     check_master(f"spark://127.0.0.1:{closed},127.0.0.1:{listening}")
 
 
-@pytest.mark.parametrize("master", ["yarn", "k8s://https://nowhere.invalid:443", "local[4]"])
+@pytest.mark.parametrize("master", ["k8s://https://nowhere.invalid:443", "local[4]"])
 def test_where_only_spark_knows_the_way_nobody_is_asked(master: str) -> None:
     check_master(master)
+
+
+def test_yarns_resource_manager_is_asked_where_hadoops_settings_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: int, listening: int
+) -> None:
+    yarn_site(tmp_path, monkeypatch, {"yarn.resourcemanager.address": f"127.0.0.1:{closed}"})
+    with pytest.raises(
+        SparkUnavailable, match=f"no resource manager of YARN answers .127.0.0.1:{closed}: Connection refu"
+    ):
+        check_master("yarn")
+
+    one, two = f"127.0.0.1:{closed}", f"127.0.0.1:{listening}"
+    prefix = "yarn.resourcemanager"
+    yarn_site(
+        tmp_path,
+        monkeypatch,
+        {f"{prefix}.ha.rm-ids": "a, b", f"{prefix}.address.a": one, f"{prefix}.address.b": two},
+    )
+    check_master("yarn")
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ({"yarn.resourcemanager.hostname": "one"}, [("one", 8032)]),
+        ({"yarn.resourcemanager.hostname": "one", "yarn.resourcemanager.address": "two:1"}, [("two", 1)]),
+        ({"yarn.resourcemanager.ha.rm-ids": "a", "yarn.resourcemanager.hostname.a": "one"}, [("one", 8032)]),
+        ({"yarn.resourcemanager.address": "${yarn.resourcemanager.hostname}:8032"}, []),
+        ({}, []),
+    ],
+)
+def test_what_only_hadoop_can_find_out_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, properties: dict[str, str], expected: list[tuple[str, int]]
+) -> None:
+    yarn_site(tmp_path, monkeypatch, properties)
+    assert resource_managers(os.environ) == expected
+
+
+def test_yarn_without_hadoops_settings_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SparkUnavailable, match="set HADOOP_CONF_DIR to the folder with its yarn-site"):
+        check_master("yarn")
+    monkeypatch.setenv("YARN_CONF_DIR", str(tmp_path))
+    with pytest.raises(SparkUnavailable, match=f"there is no yarn-site.xml in {tmp_path}"):
+        check_master("yarn")
+    (tmp_path / "yarn-site.xml").write_text("<configuration>")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        check_master("yarn")
+
+
+def yarn_site(folder: Path, monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]) -> None:
+    lines = [f"<property><name>{key}</name><value>{value}</value></property>" for key, value in properties.items()]
+    (folder / "yarn-site.xml").write_text(f"<configuration>{''.join(lines)}</configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(folder))
 
 
 @pytest.mark.parametrize("master", ["spark://host", "spark://", "spark://host:port", "spark://one:7077,,two:7077"])

@@ -50,6 +50,12 @@ MUTANTS = (
         (LEAVING,),
     ),
     Mutant(
+        "others-for-those-that-are-replaced",
+        "executors are asked for again in the place of those that leave, when one of them has gone",
+        (Change("protocol/leaving.py", "not leaving <= self._replaced", "leaving != self._replaced"),),
+        (LEAVING,),
+    ),
+    Mutant(
         "two-moves",
         "a job that is moving away from an executor is asked to move again",
         (Change("protocol/leaving.py", "        if self.state is S.MOVING:\n            return []\n", ""),),

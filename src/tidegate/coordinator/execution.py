@@ -77,6 +77,9 @@ class Cluster(Protocol):
     def leaving_executors(self) -> frozenset[str]:
         """That were told to go, and take no new tasks. `check_plan` does not count them."""
 
+    def ask_for_others(self, executors: frozenset[str]) -> None:
+        """As many executors as usual, and one more for each of these, which leave. Returns at once, and promises nothing."""
+
     def warm_up(self, done: Callable[[], None]) -> None:
         """Have executors that have never run a slot ready for some; returns at once. `done` is called from another thread."""
 
@@ -377,11 +380,11 @@ class JobExecution:
             match end:
                 case GangEnd.COMPLETED:
                     what = "the Spark job ended before the stream did"
-                case GangEnd.NO_PYTHON:
+                case GangEnd.NO_PYTHON | GangEnd.NO_SPARK:
                     what = message
                 case GangEnd.FAILED | GangEnd.NO_SLOTS:
                     what = f"the Spark job failed: {message}"
-            self._attempt.fail(JobFailed(what), permanent=end is GangEnd.NO_PYTHON)
+            self._attempt.fail(JobFailed(what), permanent=end.is_final)
 
     def slot_connected(self, id: AttemptId, slot: SlotId, hello: Hello) -> None:
         if self._attempt is not None and self._attempt.id == id:

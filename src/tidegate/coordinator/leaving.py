@@ -15,7 +15,15 @@ from tidegate.coordinator.observing import JobView
 from tidegate.coordinator.savepoints import SavepointRequest
 from tidegate.errors import NotEnoughSlots
 from tidegate.protocol.checkpoint_events import StopMode
-from tidegate.protocol.leaving import Announce, Departure, DepartureAction, MoveJob, TakeCheckpoint, WarmUp
+from tidegate.protocol.leaving import (
+    Announce,
+    AskForOthers,
+    Departure,
+    DepartureAction,
+    MoveJob,
+    TakeCheckpoint,
+    WarmUp,
+)
 from tidegate.shown import first_line
 
 if TYPE_CHECKING:
@@ -51,6 +59,7 @@ class LeavingWatch:
         self._departure = Departure()
         self._next_look = 0.0
         self._is_blind = False  #: the cluster could not be asked; said once
+        cluster.ask_for_others(frozenset())  # those of the last attempt have come, or are not needed any more
 
     def look(self, attempt: Attempt, gang: RunningGang) -> None:
         """As often as the coordinator likes; it looks each LOOK_S."""
@@ -82,6 +91,8 @@ class LeavingWatch:
             case Announce(executors):
                 log.warning("%s", _sentence(executors))
                 self._view.publish(ExecutorsLeaving(tuple(sorted(executors)), self._wall_clock()))
+            case AskForOthers(executors):
+                self._cluster.ask_for_others(executors)
             case TakeCheckpoint():
                 if attempt.policy.interval_s is not None and not attempt.scheduler.under_way:
                     attempt.request_checkpoint()

@@ -6,9 +6,9 @@ driven by coordinator/leaving.py, one for each attempt.
 
 To move is a rescale to the same plan: sources stop, a checkpoint is taken, the attempt ends, and the next one continues from
 just there. Nothing is replayed, and no failure is counted. Where there is no room yet (the replacement has to come first) the
-job continues where it is, and takes a checkpoint each `CHECKPOINT_S`, so that little is replayed if it is too late for a move.
-Not for ever: whoever gives notice takes the machine within `NOTICE_S`, or not at all. So it is for
-`AGAIN_S` after a move that was refused, too: each try has a warm-up, and may stop the sources.
+job asks for as many others as leave, continues where it is, and takes a checkpoint each `CHECKPOINT_S`, so that little is
+replayed if it is too late for a move. Not for ever: whoever gives notice takes the machine within `NOTICE_S`, or not at all. So
+it is for `AGAIN_S` after a move that was refused, too: each try has a warm-up, and may stop the sources.
 
 The replacement has never run a slot: its Python takes seconds to import everything. So it is warmed up first, while the job
 still runs where it was, for `WARM_UP_S` at the most.
@@ -55,6 +55,13 @@ class Announce:
 
 
 @dataclass(frozen=True, slots=True)
+class AskForOthers:
+    """There is no room without these: have the cluster start as many more, before they go."""
+
+    executors: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class TakeCheckpoint:
     """Now, without stopping anything."""
 
@@ -71,7 +78,7 @@ class MoveJob:
     executors: frozenset[str]
 
 
-DepartureAction = Union[Announce, TakeCheckpoint, WarmUp, MoveJob]
+DepartureAction = Union[Announce, AskForOthers, TakeCheckpoint, WarmUp, MoveJob]
 
 
 @dataclass(slots=True)
@@ -82,6 +89,7 @@ class Departure:
     leaving: frozenset[str] = frozenset()  #: executors with slots of the attempt
     story: Story = field(default_factory=Story)
     _announced: set[str] = field(default_factory=set)
+    _replaced: frozenset[str] = frozenset()  #: others were asked for in their place
     _since: float = 0.0  #: the newest of them was announced
     _next_checkpoint: float = 0.0
     _warm_by: float = 0.0  #: it moves then, warm or not
@@ -123,6 +131,9 @@ class Departure:
             self._announced |= news
             self._since = self._next_checkpoint = now
             actions.append(Announce(news))
+        if not has_room and not leaving <= self._replaced:
+            self._replaced = leaving
+            actions.append(AskForOthers(leaving))
         if self.state is S.STAYING:
             self._go(S.LEAVING)
         if self.state is S.WARMING:

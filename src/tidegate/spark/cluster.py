@@ -15,6 +15,7 @@ import cloudpickle
 from tidegate.ids import AttemptId
 from tidegate.ports import GangEnd
 from tidegate.spark.gang import Gang, GangResult
+from tidegate.spark.masters import YARN
 from tidegate.spark.session import check_slots, driver_address, is_local, own_session, total_slots
 from tidegate.spark.slot_worker import layer_function
 from tidegate.task.main import ShippedAttempt
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tidegate.spark")
 
+SPARKS_INSTANCES = 2  #: executors that Spark starts on YARN when nobody says how many
 LOCAL_EXECUTOR = "driver"  #: Spark's name for it in local mode
 
 
@@ -51,6 +53,8 @@ class SparkCluster:
         self._settings = settings
         self._storage_uri = storage_uri
         self._crash_points = crash_points
+        self._others = 0  #: executors that were asked for beside the usual ones
+        self._asking = threading.Lock()
         self.bind_address, self.call_address = driver_address(session)
 
     def gang(self, attempt: AttemptId, coordinator: ControlAddress, on_end: Callable[[GangEnd, str], None]) -> Gang:
@@ -96,6 +100,25 @@ class SparkCluster:
             return frozenset()
         pending = self._session.sparkContext._jsc.sc().schedulerBackend().executorsPendingDecommission()
         return frozenset(str(pending.keySet().mkString("\n")).split("\n")) if pending.nonEmpty() else frozenset()
+
+    def ask_for_others(self, executors: frozenset[str]) -> None:
+        """On YARN: there an executor that leaves counts until it has gone, and nobody starts another before. On Kubernetes it
+        does not count any more; a standalone cluster has no more than its cores."""
+        if self._session.sparkContext.master != YARN or len(executors) == self._others:
+            return
+        self._others = len(executors)
+        threading.Thread(target=self._ask_for_others, name="tidegate-asking", daemon=True).start()
+
+    def _ask_for_others(self) -> None:
+        """The application master may take its time to answer."""
+        with self._asking:
+            context = self._session.sparkContext
+            usual = int(context.getConf().get("spark.executor.instances") or SPARKS_INSTANCES)
+            nowhere = context._jvm.PythonUtils.toScalaMap(context._jvm.java.util.HashMap())
+            try:
+                context._jsc.sc().requestTotalExecutors(usual + self._others, 0, nowhere)
+            except Exception:  # the job waits for those that leave to be gone, as it would without
+                log.exception("other executors could not be asked for")
 
     def warm_up(self, done: Callable[[], None]) -> None:
         """A task that does nothing on each executor: Spark deals them out one by one. It starts the worker daemon, which

@@ -13,6 +13,7 @@ from tidegate.ports import GangEnd
 from tidegate.shown import shown_error
 from tidegate.spark.executor_python import explain
 from tidegate.spark.pipelined import build_plan, run_pipelined
+from tidegate.spark.session import has_ended
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,6 +32,13 @@ log = logging.getLogger("tidegate.spark")
 class GangResult:
     end: GangEnd
     message: str = ""
+
+
+NO_SPARK = GangResult(
+    GangEnd.NO_SPARK,
+    "Spark has ended under the job: its application was killed, or its Java process in the driver is gone. Start the program "
+    "again, and the job continues from its newest checkpoint (tidegate run --resume).",
+)
 
 
 class Gang:
@@ -58,7 +66,11 @@ class Gang:
     def cancel(self) -> None:
         self._is_cancelled.set()
         # And future jobs: an attempt may be cancelled before its thread has handed the job to Spark.
-        self._session.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
+        try:
+            self._session.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
+        except Exception:
+            if not has_ended(self._session):  # then there is nothing to cancel
+                raise
 
     def executors(self) -> list[str]:
         """Executors on which Spark counts tasks of this gang as running, by id. Of a gang that has ended too: a task
@@ -99,7 +111,7 @@ class Gang:
             run_pipelined(self._session, build_plan(self._session, self._widths, self._layers))
             result = GangResult(GangEnd.COMPLETED)
         except Exception as error:
-            result = _result_of(error)
+            result = NO_SPARK if has_ended(self._session) else _result_of(error)
             if result.end is GangEnd.FAILED and _CONSEQUENCE in result.message:
                 result = self._cause_or(result)
         except BaseException as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import tempfile
 from collections.abc import Sequence
@@ -9,33 +10,41 @@ from urllib.parse import urlsplit
 
 from tidegate.errors import ConfigurationError, SparkUnavailable
 from tidegate.shown import first_line
+from tidegate.spark.resource_manager import resource_managers
 
 CONNECT_S = 3.0
 STANDALONE = "spark://"
+YARN = "yarn"
 _REASON = "Reason: "  #: with which Spark says why an application was killed
 WAY_OUT = "another is named with --master, tidegate.master or StreamEnvironment(master=...); without one jobs run here"
 
 
 def check_master(master: str, timeout_s: float = CONNECT_S) -> None:
-    """That one of a standalone cluster's masters takes a connection. Of others (YARN, Kubernetes) only Spark knows the way.
+    """That one of a standalone cluster's masters, or of YARN's resource managers, takes a connection. To Kubernetes only Spark
+    knows the way.
 
     :raises ConfigurationError: for an address that cannot be one. :raises SparkUnavailable: when none of them answers.
     """
-    if not master.startswith(STANDALONE):
-        return
+    if master.startswith(STANDALONE):
+        _check_answer(f"Spark master answers at {master}", master, addresses(master), timeout_s)
+    elif master == YARN:
+        _check_answer("resource manager of YARN answers", master, resource_managers(os.environ), timeout_s)
+
+
+def _check_answer(who: str, master: str, asked: list[tuple[str, int]], timeout_s: float) -> None:
     tried = []
-    for host, port in addresses(master):
+    for host, port in asked:
         try:
             socket.create_connection((host, port), timeout_s).close()
             return
         except OSError as error:
             reason = f"nothing answered within {timeout_s:g} s" if isinstance(error, TimeoutError) else error.strerror
             tried.append(f"{host}:{port}: {reason or error}")
-    raise SparkUnavailable(
-        f"no Spark master answers at {master} ({'; '.join(tried)}). Check that it runs, and that this machine can reach it; "
-        f"{WAY_OUT}.",
-        master=master,
-    )
+    if tried:
+        raise SparkUnavailable(
+            f"no {who} ({'; '.join(tried)}). Check that it runs, and that this machine can reach it; {WAY_OUT}.",
+            master=master,
+        )
 
 
 def addresses(master: str) -> list[tuple[str, int]]:

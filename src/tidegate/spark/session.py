@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.errors import NotEnoughSlots, SparkSettingsError
 from tidegate.python_paths import path_entry, prepend_for_children
+from tidegate.spark.cluster_managers import manager_settings
 from tidegate.spark.jvm_output import drawer, start_jvm
 from tidegate.spark.masters import check_master, did_not_start
 from tidegate.spark.pipelined import check_has_jvm
@@ -74,8 +75,7 @@ def make_session(
     local_slots = slots_needed * LOCAL_SPARE_FACTOR + 2
     if master is None or master == "local" or (master.startswith("local[") and master.endswith("*]")):
         master = f"local[{max(local_slots, 16)}]"
-    private = {setting.key: setting.value for setting in ENCRYPTING} if encrypt and not is_local(master) else {}
-    settings = {"spark.app.name": app, **COMFORT, **static_settings(), **private, **given, "spark.master": master}
+    settings = {"spark.app.name": app, **session_settings(master, given, encrypt=encrypt)}
     python = python or ExecutorPython()
     executable = python.executable or given.get("spark.pyspark.python")
     shipment: Shipment | None = None
@@ -114,6 +114,12 @@ def make_session(
     return session
 
 
+def session_settings(master: str, given: Mapping[str, str], *, encrypt: bool = False) -> dict[str, str]:
+    """Of every session on such a master, whatever job runs in it; `given` are the user's, and go before ours."""
+    private = {setting.key: setting.value for setting in ENCRYPTING} if encrypt and not is_local(master) else {}
+    return {**COMFORT, **static_settings(), **manager_settings(master), **private, **given, "spark.master": master}
+
+
 def is_local(master: str) -> bool:
     """Executors are in this process's JVM, and see what it sees."""
     return master == "local" or master.startswith("local[")
@@ -138,6 +144,17 @@ def check_session(session: SparkSession, encrypt: bool = False) -> None:
     check_static({key: conf.get(key) for key in [*static_settings()]})
     if encrypt and not is_local(session.sparkContext.master):  # there, tasks never leave the driver's JVM
         check_encrypting({key: conf.get(key) for key in encrypting_keys()})
+
+
+def has_ended(session: SparkSession) -> bool:
+    """Nothing more can run in it: it was stopped, or its cluster manager has ended the application, or its JVM is gone."""
+    from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+
+    context = session.sparkContext._jsc
+    try:
+        return context is None or bool(context.sc().isStopped())
+    except (Py4JNetworkError, OSError):
+        return True
 
 
 def own_session(session: SparkSession) -> SparkSession:
