@@ -33,11 +33,12 @@ class InputQueue:
     def next(self, done: int) -> Frame | None:
         """The next one that has something to say, when checkpoints up to `done` have been dealt with here.
 
-        Spent barriers are not worth a turn of the slot: where checkpoints fail one after another, a slow slot would read
-        nothing else.
+        Pulses have done their work by arriving. Neither they nor spent barriers are worth a turn of the slot: where
+        checkpoints fail one after another, a slow slot would read nothing else.
         """
         while (frame := self._next()) is not None:
-            if frame.kind is not Kind.CHECKPOINT_BARRIER or frame.value > done:
+            spent = frame.kind is Kind.CHECKPOINT_BARRIER and frame.value <= done
+            if not spent and frame.kind is not Kind.PULSE:
                 return frame
         return None
 

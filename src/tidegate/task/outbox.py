@@ -1,4 +1,8 @@
-"""What leaves a slot: rows for Spark's shuffle, in order for each receiving slot. Executor; the task's thread."""
+"""What leaves a slot: rows for Spark's shuffle, in order for each receiving slot. Executor; the task's thread.
+
+Spark tells a sender that a connection has died with the next row that it is given, and never by itself. A slot that waits for
+credit, or for the end of a checkpoint, gives it none: so a channel that has been silent gets a Pulse now and then.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ class Outbox:
         self._sequences = [0] * receivers
         self._rows: deque[Row] = deque()
         self.credit = credit or SendCredit(receivers, limited=False)  #: whoever emits records counts them here
+        self._used: set[int] = set()  #: receivers that were sent something since the last pulse
         self.bytes_waiting = 0
         self.bytes_sent = 0
 
@@ -55,6 +60,7 @@ class Outbox:
         self._sequences[receiver] += 1
         self._rows.append((receiver, data))
         self.bytes_waiting += len(data)
+        self._used.add(receiver)
 
     def relay(self, receiver: int, frame: Frame) -> None:
         """Pass a frame on to the next layer, as it is but for the physical channel."""
@@ -74,6 +80,13 @@ class Outbox:
     def send_barrier(self, checkpoint: int, flags: int) -> None:
         for receiver in range(self._receivers):
             self.send(receiver, Kind.CHECKPOINT_BARRIER, value=checkpoint, flags=flags)
+
+    def pulse(self) -> None:
+        """An empty frame on each channel that was not used since the last pulse."""
+        for receiver in range(self._receivers):
+            if receiver not in self._used:
+                self.send(receiver, Kind.PULSE)
+        self._used.clear()
 
     def take(self, max_bytes: int) -> list[Row]:
         """The next rows, at least one, about `max_bytes` together."""

@@ -413,6 +413,8 @@ class Slot:
                     self._flow.processed(frame, frame.count, now := self._clock(), now)
             case Kind.CHECKPOINT_BARRIER:
                 self._checkpoints.on(slot_events.BarrierTaken(ChannelId(frame.sender), CheckpointId(frame.value)))
+            case Kind.PULSE:
+                raise ProtocolViolation("a Pulse has nothing to say")  # the input queue passes over it
             case _:
                 assert_never(frame.kind)
 

@@ -55,6 +55,7 @@ class Kind(enum.IntEnum):
     WATERMARK = 2
     CHECKPOINT_BARRIER = 3
     END_OF_INPUT = 4
+    PULSE = 5  #: nothing; with it Spark tells the sender of a silent channel whether its connection still stands
 
 
 _KINDS = frozenset(int(kind) for kind in Kind)
