@@ -193,7 +193,13 @@ MUTANTS = (
     Mutant(
         "only-used-channels-are-pulsed",
         "a channel over which nothing was ever sent is not looked after",
-        (Change("task/outbox.py", "if receiver not in self._used:\n", "if self._sequences[receiver] and receiver not in self._used:\n"),),
+        (
+            Change(
+                "task/outbox.py",
+                "if receiver not in self._used:\n",
+                "if self._sequences[receiver] and receiver not in self._used:\n",
+            ),
+        ),
         (OUTBOX,),
     ),
     Mutant(

@@ -89,10 +89,10 @@ class EdgeWriter:
         if self._key is not None:
             keyed = next(op.operator for op in plan.operators if op.uid == edge.edge.downstream)
             self._key_place = key_place(keyed, self._key)
+            self._row_key = self._key.row_key()
         chooses = self._key if edge.edge.partitioner is None else edge.edge.partitioner.key
         #: What chooses the receiver of a record may read of it what is another for the receiver.
         self._changes = chooses is not None and self._type.typed and not self._type.come_back(chooses.fields)
-            self._row_key = self._key.row_key()
         self._slots = [plan.next_slot(edge, target, edge.from_layer) for target in range(edge.down_parallelism)]
         self._buffers = [_Buffer() for _ in range(edge.down_parallelism)]
         self._receivers = edge.receivers_of(origin)
