@@ -35,6 +35,7 @@ GROUP_OF_FOLDER = {
     "databases": "services",
     "storages": "storages",
     "operating": "operating",
+    "hosts": "hosts",
 }
 ORDER = (
     "endtoend",
@@ -42,6 +43,7 @@ ORDER = (
     "databases",
     "operating",
     "faults",
+    "hosts",
     "storages",
     "spark",
     "protocol",

@@ -1,4 +1,4 @@
-"""A Kafka broker on this machine: KRaft, one node, loopback only. For tests and for trying things out.
+"""A Kafka broker on this machine: KRaft, one node, on loopback unless told otherwise. For tests and for trying things out.
 
     python tools/kafka_broker.py start FOLDER     prints the address when it answers; does nothing if it runs already
     python tools/kafka_broker.py stop FOLDER
@@ -27,12 +27,12 @@ STOP_S = 30.0
 _SETTINGS = """
 node.id=1
 process.roles=broker,controller
-listeners=PLAIN://127.0.0.1:{port},LOGIN://127.0.0.1:{login_port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAIN://127.0.0.1:{port},LOGIN://127.0.0.1:{login_port}
+listeners=PLAIN://{host}:{port},LOGIN://{host}:{login_port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAIN://{host}:{port},LOGIN://{host}:{login_port}
 listener.security.protocol.map=PLAIN:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_PLAINTEXT
 inter.broker.listener.name=PLAIN
 controller.listener.names=CONTROLLER
-controller.quorum.voters=1@127.0.0.1:{controller_port}
+controller.quorum.voters=1@{host}:{controller_port}
 listener.name.login.sasl.enabled.mechanisms=PLAIN
 listener.name.login.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
     user_{user}="{password}";
@@ -61,14 +61,15 @@ def jars() -> Path:
 class Broker:
     """One broker, with its data in `folder`. The ports stay the same over restarts."""
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], host: str = "127.0.0.1") -> None:
         self.folder = Path(folder)
+        self._host = host
         self._state = self.folder / "broker.json"
         if not self._state.exists():
             self._format()
         known = json.loads(self._state.read_text())
-        self.address = f"127.0.0.1:{known['port']}"
-        self.login_address = f"127.0.0.1:{known['login_port']}"
+        self.address = f"{host}:{known['port']}"
+        self.login_address = f"{host}:{known['login_port']}"
         self._port = known["port"]
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -78,7 +79,7 @@ class Broker:
             shutil.rmtree(data)
         data.mkdir(parents=True)
         ports = dict(zip(("port", "login_port", "controller_port"), free_ports(3)))
-        settings = _SETTINGS.format(**ports, data=data, user=USER, password=PASSWORD)
+        settings = _SETTINGS.format(**ports, host=self._host, data=data, user=USER, password=PASSWORD)
         (self.folder / "server.properties").write_text(settings)
         self._run("kafka.tools.StorageTool", "format", "-t", "VGlkZWdhdGVUaWRlZ2F0ZQ", "-c", "server.properties").wait(
             60
@@ -109,7 +110,7 @@ class Broker:
         from confluent_kafka.admin import AdminClient
 
         try:
-            socket.create_connection(("127.0.0.1", self._port), 1).close()
+            socket.create_connection((self._host, self._port), 1).close()
             admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
             return bool(admin.list_topics(timeout=5).brokers)
         except (OSError, KafkaException):

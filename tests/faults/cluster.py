@@ -1,4 +1,5 @@
-"""A real standalone cluster on loopback: a master and two workers from the installed PySpark, each with its own work folder.
+"""A real standalone cluster: a master and two workers from the installed PySpark, each with its own work folder, on loopback
+unless they are given places of their own.
 
 It has exactly the slots that the job needs, so whatever holds a slot longer than it should keeps the job from starting.
 """
@@ -12,8 +13,11 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 import pyspark
@@ -26,10 +30,36 @@ HOST = "127.0.0.1"
 WORKERS = 2
 
 
+class Place(Protocol):
+    """Where a process runs."""
+
+    address: str
+
+    def inside(self) -> AbstractContextManager[None]:
+        """What this thread starts within is there."""
+
+
+class Loopback:
+    address = HOST
+
+    def inside(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+@dataclass(frozen=True)
+class Places:
+    master: Place = field(default_factory=Loopback)
+    workers: Sequence[Place] = field(default_factory=lambda: [Loopback()] * WORKERS)
+    driver: Place = field(default_factory=Loopback)
+
+
 class StandaloneCluster:
     """Started by `standalone_cluster`."""
 
-    def __init__(self, folder: Path, slots: int, conf: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, slots: int, conf: Mapping[str, str] | None = None, places: Places | None = None
+    ) -> None:
+        self._places = places or Places()
         self._folder = folder
         self._conf = folder / "spark.conf"  #: of master and workers
         self._conf.touch(0o600)
@@ -38,29 +68,31 @@ class StandaloneCluster:
         self._workers: list[subprocess.Popen[bytes]] = []
         self._slots = slots
         self._port, self._web_port = free_port(), free_port()
-        self.master = f"spark://{HOST}:{self._port}"
+        self.master = f"spark://{self._places.master.address}:{self._port}"
 
     def start(self) -> None:
+        master = self._places.master
         self._start(
-            "master", "master.Master", "--host", HOST, "--port", str(self._port), "--webui-port", str(self._web_port)
-        )
+            master, "master", "master.Master", "--host", master.address, "--port", str(self._port),
+            "--webui-port", str(self._web_port),
+        )  # fmt: skip
         await_that("the master answers", lambda: self._state() is not None)
-        for number in range(WORKERS):
+        for number, place in enumerate(self._places.workers):
             self._workers.append(
                 self._start(
-                    f"worker-{number}", "worker.Worker", "--host", HOST, "--port", "0", "--webui-port", "0",
-                    "--cores", str(self._slots // WORKERS), "--memory", "1g",
+                    place, f"worker-{number}", "worker.Worker", "--host", place.address, "--port", "0",
+                    "--webui-port", "0", "--cores", str(self._slots // len(self._places.workers)), "--memory", "1g",
                     "--work-dir", str(self._folder / f"worker-{number}"), self.master,
                 )
             )  # fmt: skip
-        await_that("the workers registered", lambda: (self._state() or {}).get("aliveworkers") == WORKERS)
+        await_that("the workers registered", lambda: (self._state() or {}).get("aliveworkers") == len(self._workers))
 
     @property
     def settings(self) -> dict[str, str]:
         """For the driver's session."""
         return {
-            "spark.driver.host": HOST,
-            "spark.driver.bindAddress": HOST,
+            "spark.driver.host": self._places.driver.address,
+            "spark.driver.bindAddress": self._places.driver.address,
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": of_spark(),
         }
@@ -91,9 +123,9 @@ class StandaloneCluster:
         for child in self._processes:
             child.wait()
 
-    def _start(self, name: str, main: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def _start(self, place: Place, name: str, main: str, *arguments: str) -> subprocess.Popen[bytes]:
         home = os.path.dirname(pyspark.__file__)
-        with open(self._folder / f"{name}.log", "wb") as log:
+        with place.inside(), open(self._folder / f"{name}.log", "wb") as log:
             process = subprocess.Popen(
                 [
                     os.path.join(home, "bin", "spark-class"),
@@ -108,7 +140,7 @@ class StandaloneCluster:
                 env={
                     **os.environ,
                     "SPARK_HOME": home,
-                    "SPARK_LOCAL_IP": HOST,
+                    "SPARK_LOCAL_IP": place.address,
                     "SPARK_DAEMON_MEMORY": "256m",
                     "PYSPARK_PYTHON": sys.executable,
                 },
@@ -118,8 +150,12 @@ class StandaloneCluster:
         return process
 
     def _state(self) -> dict[str, object] | None:
+        master = self._places.master
         try:
-            with urllib.request.urlopen(f"http://{HOST}:{self._web_port}/json/", timeout=5) as answer:
+            with (
+                master.inside(),
+                urllib.request.urlopen(f"http://{master.address}:{self._web_port}/json/", timeout=5) as answer,
+            ):
                 state = json.load(answer)
         except (OSError, ValueError):  # its server first answers with a page: what speaks JSON is attached after that
             return None
@@ -127,8 +163,10 @@ class StandaloneCluster:
 
 
 @contextlib.contextmanager
-def standalone_cluster(folder: Path, slots: int, conf: Mapping[str, str] | None = None) -> Iterator[StandaloneCluster]:
-    cluster = StandaloneCluster(folder, slots, conf)
+def standalone_cluster(
+    folder: Path, slots: int, conf: Mapping[str, str] | None = None, places: Places | None = None
+) -> Iterator[StandaloneCluster]:
+    cluster = StandaloneCluster(folder, slots, conf, places)
     try:
         cluster.start()
         yield cluster

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,9 +57,13 @@ def committed_rows(folder: str) -> list[list[int]]:
 
 def assert_exact(settings: Settings, rows: list[list[int]] | None = None) -> None:
     """Each reading came out once; both counts say that state was neither lost nor applied twice."""
-    rows = committed_rows(settings.output) if rows is None else rows
+    assert_each_once(committed_rows(settings.output) if rows is None else rows, settings.readings)
+
+
+def assert_each_once(rows: list[list[int]], readings: int) -> None:
+    """Of so many readings of each source; both counts as above."""
     came_out = Counter((source, number) for source, number, *_ in rows)
-    expected = {(source, number) for source in range(SOURCES) for number in range(settings.readings)}
+    expected = {(source, number) for source in range(SOURCES) for number in range(readings)}
     assert not (lost := expected - came_out.keys()), f"{len(lost)} readings were lost: {sorted(lost)[:10]}"
     assert not (extra := came_out.keys() - expected), f"readings that never were: {sorted(extra)[:10]}"
     assert not (doubled := {reading: n for reading, n in came_out.items() if n > 1}), (
@@ -251,18 +255,26 @@ def recovery_times(steps: list[tuple[str, float]]) -> list[float]:
 class Driver:
     """A driver program. Its lines are read as they come."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self, settings: Any, module: str = "faults.jobs.tally", environment: Mapping[str, str] | None = None
+    ) -> None:
         self.settings = settings
         self.lines: list[dict[str, Any]] = []
         self.noise: list[str] = []  #: what is not a line of ours; shown when something goes wrong
         self._changed = threading.Condition()
         path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "faults.jobs.tally", settings.to_json()],
+            [sys.executable, "-m", module, settings.to_json()],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "PYTHONWARNINGS": "ignore"},
+            env={
+                **os.environ,
+                "PYTHONPATH": path,
+                "PYSPARK_PYTHON": sys.executable,
+                "PYTHONWARNINGS": "ignore",
+                **(environment or {}),
+            },
             start_new_session=True,
         )
         self.pid = self._process.pid
@@ -295,9 +307,10 @@ class Driver:
                 ):
                     raise Stalled(f"not within {patience_s:g} s: {what}\n{self.story()}")
 
-    def await_running(self) -> dict[str, int]:
+    def await_running(self, patience_s: float = PATIENCE_S) -> dict[str, int]:
         """The workers' process ids, by slot."""
-        workers: dict[str, int] = self.await_line("RUNNING", lambda line: line.get("status") == "RUNNING")["workers"]
+        running = self.await_line("RUNNING", lambda line: line.get("status") == "RUNNING", patience_s)
+        workers: dict[str, int] = running["workers"]
         return workers
 
     def await_attempt(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Real storage servers for tests, on loopback, each a process of its own that ends with its `with` block.
+"""Real storage servers for tests, on loopback unless told otherwise, each a process of its own that ends with its `with` block.
 
 s3_server()     moto's S3 over HTTP. One request at a time, so that a conditional put is decided as S3 decides it
 hdfs_server()   Hadoop's mini cluster: a namenode and a datanode
@@ -32,27 +32,27 @@ def ended_with_the_block(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def s3_server(log: Path) -> Iterator[dict[str, str]]:
+def s3_server(log: Path, host: str = "127.0.0.1") -> Iterator[dict[str, str]]:
     """The environment in which a process finds it; there is a bucket named `checkpoints`."""
     from free_ports import free_port  # the S3 server of this module is a program without the tests on its path
 
     port = free_port()
     environment = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
         "AWS_ALLOW_HTTP": "true",
         "AWS_ACCESS_KEY_ID": "tests",
         "AWS_SECRET_ACCESS_KEY": "tests",
         "AWS_REGION": "us-east-1",
     }
     with log.open("wb") as out:
-        process = subprocess.Popen([sys.executable, __file__, str(port)], stdout=out, stderr=out)
+        process = subprocess.Popen([sys.executable, __file__, str(port), host], stdout=out, stderr=out)
     with ended_with_the_block(process):
         bucket = urllib.request.Request(f"{environment['AWS_ENDPOINT_URL']}/checkpoints", method="PUT")
         await_answer(process, log, lambda: urllib.request.urlopen(bucket, timeout=10).close())
         yield environment
 
 
-def serve_s3(port: int) -> None:
+def serve_s3(port: int, host: str) -> None:
     """The server's process. moto looks whether an object exists and then writes it; S3 does both in one step."""
     import threading
 
@@ -65,7 +65,7 @@ def serve_s3(port: int) -> None:
         with one_at_a_time:
             return list(app(environ, start_response))
 
-    make_server("127.0.0.1", port, answer, threaded=True).serve_forever()
+    make_server(host, port, answer, threaded=True).serve_forever()
 
 
 # -- HDFS ----------------------------------------------------------------------------------------------------------
@@ -111,4 +111,4 @@ def await_answer(process: subprocess.Popen[bytes], log: Path, ask: object) -> No
 
 
 if __name__ == "__main__":
-    serve_s3(int(sys.argv[1]))
+    serve_s3(int(sys.argv[1]), sys.argv[2])
