@@ -237,7 +237,8 @@ class JobConfig:
     memory_state_limit_bytes: int = setting(5 << 20, BYTES, "tidegate.memory-state-limit",
         "with the driver's memory as storage: a larger state of one subtask fails the checkpoint")
     heartbeat_timeout_s: float = setting(30.0, SECONDS, "tidegate.heartbeat-timeout",
-        "a slot that is silent for so long fails the attempt", ("heartbeat.timeout",))
+        "a slot that is silent for so long fails the attempt; one whose driver has confirmed nothing for so long ends",
+        ("heartbeat.timeout",))
     start_timeout_s: float = setting(120.0, SECONDS, "tidegate.start-timeout",
         "within which all slots of an attempt must have started")
     autoscaler: bool = setting(False, FLAG, "job.autoscaler.enabled",

@@ -241,6 +241,7 @@ def slot_settings(config: JobConfig) -> SlotSettings:
         state_limit_bytes=state_limit_bytes(config),
         local_copies=copy_settings(config),
         encrypt=config.encrypt,
+        silence_s=config.heartbeat_timeout_s,
     )
 
 

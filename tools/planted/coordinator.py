@@ -10,6 +10,9 @@ ASKS = "tests/unit/test_asks_are_answered.py"
 SHORT_LOG = "tests/unit/test_storage_short_log.py"
 AUTOSCALING = "tests/protocol/test_autoscaling.py"
 LEAVING = "tests/protocol/test_leaving.py"
+SLOT_LOOP = "tests/unit/test_slot_loop.py"
+OUTBOX = "tests/unit/test_outbox.py"
+HALF_OPEN = "tests/hosts/test_half_open.py"
 STORED_PARTS = "tests/unit/test_stored_parts.py"
 
 MUTANTS = (
@@ -108,6 +111,24 @@ MUTANTS = (
             ),
         ),
         (TEXT,),
+    ),
+    Mutant(
+        "a-slot-waits-for-a-driver-that-is-cut-off",
+        "a slot whose driver has gone without a word is at work for a quarter of an hour",
+        (Change("task/control_client.py", '    if hasattr(socket, "TCP_USER_TIMEOUT"):\n', "    if False:\n"),),
+        (HALF_OPEN,),
+    ),
+    Mutant(
+        "silent-channels-are-not-pulsed",
+        "a slot that waits never learns that its connection to another has died",
+        (Change("task/main.py", "            if now >= pulse_at:\n", "            if False:\n"),),
+        (SLOT_LOOP,),
+    ),
+    Mutant(
+        "only-used-channels-are-pulsed",
+        "a channel over which nothing was ever sent is not looked after",
+        (Change("task/outbox.py", "if receiver not in self._used:\n", "if receiver in self._unflushed:\n"),),
+        (OUTBOX,),
     ),
     Mutant(
         "heartbeats-end-with-an-exception",

@@ -1,7 +1,8 @@
 """The slot's connection to the coordinator. Executor: one thread reads, one sends heartbeats, any thread may send.
 
 A slot that loses its connection has been given up, or will be: the process ends at once, before it touches the outside
-again. This is the fence against workers that were frozen and wake up late.
+again. This is the fence against workers that were frozen and wake up late. The connection is also lost when the coordinator has
+confirmed nothing for as long as it would bear the slot's silence: the network between the two may be cut without a word.
 
 Heartbeats say that the process lives, whatever else they cannot say: for one that cannot be made or sent the last one that
 could is sent again. A message that cannot be read or handled ends the slot, which says so.
@@ -31,18 +32,21 @@ log = logging.getLogger("tidegate.control")
 
 HEARTBEAT_S = 1.0
 CONNECT_TIMEOUT_S = 30.0
+SILENCE_S = 30.0
 
 
 class ControlClient:
     """Implements ports.ControlPort."""
 
-    def __init__(self, address: ControlAddress, hello: Hello) -> None:
+    def __init__(self, address: ControlAddress, hello: Hello, silence_s: float = SILENCE_S) -> None:
+        """`silence_s`: a coordinator that has not even confirmed what it was sent for so long is lost."""
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._received = Received()
         self._closing = threading.Event()
         self._socket = socket.create_connection((address.host, address.port), timeout=CONNECT_TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _give_up_after(self._socket, silence_s)
         try:
             self._stream = _encrypted(self._socket, address)
             challenge = self._read(CHALLENGE_BYTES)
@@ -127,6 +131,13 @@ class ControlClient:
                 raise ConnectionError("the coordinator closed the connection")
             data += part
         return bytes(data)
+
+
+def _give_up_after(connection: socket.socket, silence_s: float) -> None:
+    """Without it a slot whose network is cut would send into the void, and be at work, for a quarter of an hour. Heartbeats are
+    always under way, so there is always something that the other end must confirm. Linux alone has this."""
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, int(silence_s * 1000)))
 
 
 def _encrypted(plain: socket.socket, address: ControlAddress) -> socket.socket | TlsSocket:

@@ -50,6 +50,7 @@ YIELD_BYTES = 256 * 1024
 SOURCE_PATIENCE_S = 0.020
 SWITCH_INTERVAL_S = 0.0005  #: four threads share the GIL; Python's default lets each keep it for 5 ms
 LAST_WORDS_S = 10.0
+PULSE_S = 5.0  #: how long a channel may be silent; 128 slots over 128 others send 26 small frames a second each for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class SlotProcess:
             host=socket.gethostname(),
             challenge=new_challenge(),
         )
-        self._control = ControlClient(shipped.coordinator, hello)
+        self._control = ControlClient(shipped.coordinator, hello, settings.silence_s)
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         self._sampler = StackSampler(threading.get_ident(), self._control.send)
@@ -161,6 +162,7 @@ class SlotProcess:
     def _loop(self, slot: Slot, collections: BoundedCollections) -> Iterator[pa.RecordBatch]:
         clock = time.monotonic
         last = clock()
+        pulse_at = last + PULSE_S
         while not slot.finished:
             active = slot.has_active_source()
             patience = self._patience(slot) if active else 0.0
@@ -178,6 +180,9 @@ class SlotProcess:
             else:
                 self._idle_s += now - last
             last = now
+            if now >= pulse_at:
+                slot.outbox.pulse()
+                pulse_at = now + PULSE_S
             if len(slot.outbox):
                 while len(slot.outbox):
                     yield _rows_to_batch(slot.outbox.take(YIELD_BYTES))
@@ -186,8 +191,9 @@ class SlotProcess:
                 last = now
             elif not worked and not active and not slot.finished:
                 deadline = slot.next_deadline()
+                due = pulse_at if deadline is None else min(deadline, pulse_at)
                 must_wait, letters_only = slot.must_wait, not slot.takes_frames
-                self._mailbox.wait(None if deadline is None else max(0.0, deadline - now), letters_only)
+                self._mailbox.wait(max(0.0, due - now), letters_only)
                 now = clock()
                 if must_wait:
                     self._blocked_s += now - last

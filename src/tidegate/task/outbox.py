@@ -2,6 +2,9 @@
 
 A frame reaches the receiver's Python only when another row follows it on the same channel (Spark asks for the next row
 before it hands one over), so a slot that falls silent must follow its last frame with a Flush on each channel it used.
+
+Spark tells a sender that a connection has died with the next row that it is given, and never by itself. A slot that waits for
+credit, or for the end of a checkpoint, gives it none: so a channel that has been silent gets a Flush now and then (`pulse`).
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ class Outbox:
         self._rows: deque[Row] = deque()
         self.credit = credit or SendCredit(receivers, limited=False)  #: whoever emits records counts them here
         self._unflushed: set[int] = set()  #: receivers whose last row was a frame, not a Flush
+        self._used: set[int] = set()  #: receivers that were sent something since the last pulse
         self.bytes_waiting = 0
         self.bytes_sent = 0
 
@@ -61,6 +65,7 @@ class Outbox:
         self._rows.append((receiver, data))
         self.bytes_waiting += len(data)
         self._unflushed.add(receiver)
+        self._used.add(receiver)
 
     def relay(self, receiver: int, frame: Frame) -> None:
         """Pass a frame on to the next layer, as it is but for the physical channel."""
@@ -86,6 +91,14 @@ class Outbox:
         for receiver in sorted(self._unflushed):
             self.send(receiver, Kind.FLUSH)
         self._unflushed.clear()
+
+    def pulse(self) -> None:
+        """A Flush on each channel that was not used since the last pulse."""
+        for receiver in range(self._receivers):
+            if receiver not in self._used:
+                self.send(receiver, Kind.FLUSH)
+                self._unflushed.discard(receiver)
+        self._used.clear()
 
     @property
     def needs_flush(self) -> bool:

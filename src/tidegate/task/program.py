@@ -38,6 +38,7 @@ class SlotSettings:
     state_limit_bytes: int | None = None  #: of one state of one subtask, where all state travels to the driver
     local_copies: CopySettings | None = None  #: None: no local recovery
     encrypt: bool = False  #: frames; else they are signed
+    silence_s: float = 30.0  #: a coordinator that has confirmed nothing for so long is lost
 
 
 @dataclass(frozen=True, slots=True)
