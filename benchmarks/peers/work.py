@@ -81,7 +81,7 @@ def check(folder: Path, records: int, each_record: bool = True) -> None:
     for index in range(records):
         expected.setdefault(key_of(index), []).append(value_of(index))
     got: dict[int, list[int]] = {}
-    for file in folder.iterdir():
+    for file in folder.glob("sums-*"):
         for line in file.read_text().splitlines():
             key, _, value = line.partition(",")
             got.setdefault(int(key), []).append(int(value))

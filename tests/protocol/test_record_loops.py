@@ -213,6 +213,7 @@ def test_random_functions_do_in_a_loop_what_they_do_record_by_record(shape: str,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_thousands_of_random_functions_do_in_a_loop_what_they_do_record_by_record(shape: str, tmp_path: Path) -> None:
     for seed in range(100_000, 100_000 + FUNCTIONS_WHEN_SLOW):
