@@ -77,15 +77,24 @@ def flink_answered(names: list[str], count: int) -> dict[str, Counter[tuple[Any,
     with tempfile.TemporaryDirectory(prefix="tidegate-nexmark-") as folder:
         flink(",".join(names), count, Path(folder))
         said = json.loads((Path(folder) / "rows.json").read_text())
-    return {name: what_is_left(rows) for name, rows in said["rows"].items()} | said["failed"]
+    left = {name: what_is_left(rows, QUERIES[name].key) for name, rows in said["rows"].items()}
+    return left | said["failed"]
 
 
-def what_is_left(changes: list[tuple[str, list[str]]]) -> Counter[tuple[Any, ...]]:
-    """Of a stream of changes: a row comes with +I and +U, and goes with -U and -D."""
+def what_is_left(changes: list[tuple[str, list[str]]], key: tuple[int, ...] = ()) -> Counter[tuple[Any, ...]]:
+    """Of a stream of changes: a row comes with +I and +U, and goes with -U and -D. Of an answer with a key the newest row of each
+    stays: Flink does not say what a row takes the place of, where the key says it."""
     rows: Counter[tuple[Any, ...]] = Counter()
+    newest: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for change, cells in changes:
-        rows[answers.row(cells)] += -1 if change.startswith("-") else 1
-    return +rows
+        row = answers.row(cells)
+        if not key:
+            rows[row] += -1 if change.startswith("-") else 1
+        elif not change.startswith("-"):
+            newest[tuple(row[place] for place in key)] = row
+        elif newest.get(of := tuple(row[place] for place in key)) == row:
+            del newest[of]
+    return Counter(newest.values()) if key else +rows
 
 
 def equal(name: str, query: Query, spark: Any, count: int) -> bool:

@@ -60,7 +60,7 @@ VIEWS = {
             rowtime, proctime
         FROM events WHERE MOD(i, {TOTAL}) >= {PERSONS} AND MOD(i, {TOTAL}) < {PERSONS + AUCTIONS}""",
     "bid": f"""SELECT CASE WHEN MOD({mixed(9)}, 2) > 0 THEN {HOT} ELSE {COLD} END AS auction, {some_person(13)} AS bidder,
-            MOD({mixed(11)}, 10000000) + 100 AS price,
+            CAST(MOD({mixed(11)}, 10000000) + 100 AS BIGINT) AS price,
             {words(f"MOD({mixed(10)}, 4)", "apple", "google", "facebook", "baidu")} AS channel,
             'https://auctions.test/' || CAST(MOD({mixed(12)}, 1000) AS STRING) || '/item?channel='
                 || CAST(MOD({mixed(10)}, 4) AS STRING) AS url,

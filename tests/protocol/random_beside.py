@@ -222,7 +222,9 @@ def joined(node: Node, lefts: list[Stamped], rights: list[Stamped]) -> Counter[t
     assert join is not None
     if join.kind == "lookup":
         kept = [row for row in lefts if join.how == "left" or row[1] % 4 in NAMES]
-        is_everywhere = node.inputs[0].partitioning == "broadcast" and not join.columns  # by key each goes to one subtask
+        is_everywhere = (
+            node.inputs[0].partitioning == "broadcast" and not join.columns
+        )  # by key each goes to one subtask
         times = node.parallelism if is_everywhere else 1
         return Counter((f"{written(row)} {NAMES.get(row[1] % 4)}", 0) for row in kept for _ in range(times))
     key = KEYS[node.key]

@@ -55,6 +55,12 @@ def test_a_stream_of_changes_leaves_its_newest_rows(nexmark: Any) -> None:
     assert dict(nexmark.what_is_left(changes)) == {(1, 3): 1}
 
 
+def test_a_row_takes_the_place_of_that_with_its_key(nexmark: Any) -> None:
+    changes = [("+I", ["1", "2"]), ("+U", ["1", "3"]), ("+I", ["2", "4"]), ("-D", ["2", "4"]), ("-U", ["1", "2"])]
+
+    assert dict(nexmark.what_is_left(changes, key=(0,))) == {(1, 3): 1}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_flink_answers_as_duckdb_does(nexmark: Any) -> None:
