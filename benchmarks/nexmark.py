@@ -82,8 +82,8 @@ def flink_answered(names: list[str], count: int) -> dict[str, Counter[tuple[Any,
 
 
 def what_is_left(changes: list[tuple[str, list[str]]], key: tuple[int, ...] = ()) -> Counter[tuple[Any, ...]]:
-    """Of a stream of changes: a row comes with +I and +U, and goes with -U and -D. Of an answer with a key the newest row of each
-    stays: Flink does not say what a row takes the place of, where the key says it."""
+    """Of a stream of changes: a row comes with +I and +U, and goes with -U and -D. Of an answer with a key the newest row of
+    each stays: Flink does not say what a row takes the place of, where the key says it."""
     rows: Counter[tuple[Any, ...]] = Counter()
     newest: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for change, cells in changes:
