@@ -135,7 +135,7 @@ def test_a_table_is_asked_by_one_query_at_a_time_also_where_calls_are_given_up(m
         queries = 0
 
         def columns_of(self, table: str) -> list[Any]:
-            return [SimpleNamespace(name="id")]
+            return [SimpleNamespace(name="id", type="bigint")]
 
         def quoted(self, name: str) -> str:
             return name

@@ -23,6 +23,7 @@ class WaitingSlot:
     finished = False
     must_wait = False
     takes_frames = True
+    has_more = False
 
     def __init__(self, has_source: bool) -> None:
         self._has_source = has_source
