@@ -16,7 +16,7 @@ BENCHMARKS  = $(sort $(shell grep -l __main__ benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo docs test test-slow check branches format bench peers mutants prove traces explore java services services-stop fetched installed setup clean
+.PHONY: help demo docs test test-slow cuts check branches format bench peers mutants prove traces explore java services services-stop fetched installed setup clean
 
 # The stamp holds the folder that it was made for: in a copied or moved checkout the installed package would still be
 # the old folder's, so the set-up runs again there.
@@ -53,7 +53,11 @@ test: installed ## all of CI: check, then every test that is not slow
 	test $$covered = yes || { echo "the tests passed, but make branches failed: see above" >&2; exit 1; }
 
 test-slow: fetched ## the tests that make test leaves out: soaks, and the rest of each matrix; the last line says how long
-	@$(FETCH_SLOW); $(ARCHIVE); $(TESTS) -m slow
+	@$(FETCH_SLOW); $(ARCHIVE); $(TESTS) -m "slow and not cuts"
+
+cuts: fetched ## cut the network of a job in every way, for hours, and write docs/faults-tried.md of what was seen
+	@$(ARCHIVE); TIDEGATE_TRIED=tests/hosts/tried sh tools/in_memory.sh $(SPARK) -m pytest -m cuts || exit 1; \
+	$(PYTHON) tools/faults_tried.py
 
 check: $(READY) ## quick: format, lint, types, import rules
 	@failed=; \

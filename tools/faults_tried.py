@@ -1,7 +1,9 @@
 """Makes docs/faults-tried.md of what the tests in tests/hosts have noted:
 
+make cuts                                                               tries all cells, and makes the page
+
 export TIDEGATE_TRIED=tests/hosts/tried                                 where each cell that is tried notes what was seen
-sh tools/with_spark.sh .venv/bin/python -m pytest tests/hosts           tries them
+sh tools/with_spark.sh .venv/bin/python -m pytest tests/hosts -k ...    tries some
 .venv/bin/python tools/faults_tried.py                                  makes the page of all notes
 """
 

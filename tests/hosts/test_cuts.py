@@ -14,6 +14,7 @@ from hosts.cuts import AT_ANY_MOMENT, DEAF, IN_A_STEP, LOSSY, Cell
 from hosts.life import Lives, lives_in
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
+LONG = [pytest.mark.slow, pytest.mark.cuts]
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +23,7 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
         yield begun
 
 
-@pytest.mark.parametrize(
-    "cell", [pytest.param(cell, marks=pytest.mark.slow) for cell in [*AT_ANY_MOMENT, *DEAF]], ids=str
-)
+@pytest.mark.parametrize("cell", [pytest.param(cell, marks=LONG) for cell in [*AT_ANY_MOMENT, *DEAF]], ids=str)
 def test_a_cut_at_any_moment(lives: Lives, cell: Cell) -> None:
     lives.try_out(cell)
 
@@ -39,11 +38,12 @@ def test_a_short_cut(lives: Lives, cell: Cell) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.cuts
 @pytest.mark.parametrize("cell", [cell for cell in IN_A_STEP if cell not in QUICK], ids=str)
 def test_a_cut_in_a_step_of_a_checkpoint(lives: Lives, cell: Cell) -> None:
     lives.try_out(cell)
 
 
-@pytest.mark.parametrize("cell", [pytest.param(cell, marks=pytest.mark.slow) for cell in LOSSY], ids=str)
+@pytest.mark.parametrize("cell", [pytest.param(cell, marks=LONG) for cell in LOSSY], ids=str)
 def test_a_network_that_loses_packets(lives: Lives, cell: Cell) -> None:
     lives.try_out(cell)

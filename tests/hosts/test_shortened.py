@@ -9,7 +9,7 @@ import pytest
 from hosts.cuts import SETTINGS, SHORTENED, Cell
 from hosts.life import lives_in
 
-pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.cuts, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("cell", SHORTENED, ids=str)
