@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pickle
+import socket
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -492,3 +494,27 @@ def test_what_a_killed_writer_left_is_listed_and_recognised(tmp_path: Path) -> N
     assert is_temporary(left)
     assert left in store.list("job")
     assert store.temporary_files("nothing") == []
+
+
+def test_where_nobody_gives_credentials_they_are_asked_for_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever starts a job waits for the answer; a store that has been used before may be as patient as it likes."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        asked: list[int] = []
+
+        def hang_up() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    closed.accept()[0].close()
+                    asked.append(1)
+
+        thread = threading.Thread(target=hang_up, daemon=True)
+        thread.start()
+        with pytest.raises(StorageError, match="there are no credentials"):
+            CloudStore("s3://bucket/x", region="us-east-1").check_credentials()
+        closed.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+
+    assert 1 <= len(asked) <= 8  # each try may be made twice

@@ -32,8 +32,9 @@ T = TypeVar("T")
 
 #: obstore's default is three minutes: longer than a checkpoint may wait.
 _RETRY: dict[str, Any] = {"max_retries": 8, "retry_timeout": timedelta(seconds=60)}
+_SOON: dict[str, Any] = {"max_retries": 3, "retry_timeout": timedelta(seconds=2)}  #: half a second where nobody answers
 
-
+CREDENTIALS_ASKED = "credentials"  #: an object that need not be there: to ask for it takes credentials
 #: Where a machine, a container or a pod is asked for the credentials of its role: only if the environment has none.
 _ROLE = re.compile(r"://169\.254\.|/latest/api/token|://metadata(\.google\.internal|/)|/metadata/identity/")
 #: By scheme: how the environment gives credentials.
@@ -50,6 +51,16 @@ class CloudStore(ObjectStore):
     def __init__(self, uri: str, **options: Any) -> None:
         super().__init__(without_credentials(uri))
         self._store = self._ask("open", "", lambda: from_url(uri, **{"retry_config": _RETRY, **options}))
+        self._asking = self._ask("open", "", lambda: from_url(uri, **{"retry_config": _SOON, **options}))
+
+    def check_credentials(self) -> None:
+        try:
+            obstore.head(self._asking, CREDENTIALS_ASKED)
+        except (BaseError, OSError, ValueError) as error:
+            if _ROLE.search(str(error).partition("\n\nDebug source")[0]):
+                raise self._error(
+                    "look at", CREDENTIALS_ASKED, error
+                ) from None  # all else is for those who wait longer
 
     def get(self, path: str) -> bytes:
         check_path(path)

@@ -57,6 +57,10 @@ class ObjectStore(ABC):
     def __init__(self, location: str) -> None:
         self.location = location  #: the URI of the root, without credentials and without a slash at the end
 
+    def check_credentials(self) -> None:
+        """:raises StorageError: when nobody gives any to this machine. Soon: whoever starts a job waits for the answer."""
+        return
+
     @abstractmethod
     def get(self, path: str) -> bytes:
         """:raises StorageNotFound: when there is no such object."""
@@ -214,6 +218,7 @@ def check_create(store: ObjectStore, job: str) -> None:
     :raises StorageError: when the store cannot be written, or does not refuse to create an object twice. Some servers
         that speak S3 ignore the condition and overwrite: two drivers would then both believe that they hold the job.
     """
+    store.check_credentials()
     path = JobPaths(job).create_probe
     store.create(path, b"once")
     if store.create(path, b"twice"):
